@@ -1,0 +1,91 @@
+"""What verification decided, and what a finished request hands back."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The accepted path of one draft tree and the one token the target adds.
+
+    Attributes:
+        path: Accepted nodes from the root's child down, in order; may be empty.
+        token: The target's own token after the path: a correction, or the bonus token after a leaf.
+    """
+
+    path: list[int]
+    token: int
+
+
+@dataclass(slots=True)
+class SpeculationStatistics:
+    """Counts of one request or of a whole engine; every rate is derived from them.
+
+    Attributes:
+        rounds: Target forwards that decided at least one token.
+        drafts: Rounds that carried at least one draft token.
+        drafted: Draft tokens sent to verification.
+        accepted: Draft tokens accepted.
+        committed: Tokens written.
+        accepted_at: How often a draft was accepted at depth i + 1.
+        drafted_at: How often a draft reached depth i + 1.
+        accepted_by: Accepted tokens by drafter.
+        draft_seconds, verify_seconds, other_seconds: Wall time by part; a step's time is shared by its requests.
+    """
+
+    rounds: int = 0
+    drafts: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    committed: int = 0
+    accepted_at: list[int] = field(default_factory=list)
+    drafted_at: list[int] = field(default_factory=list)
+    accepted_by: dict[str, int] = field(default_factory=dict)
+    draft_seconds: float = 0.0
+    verify_seconds: float = 0.0
+    other_seconds: float = 0.0
+
+    @property
+    def tau(self) -> float:
+        """Mean acceptance length: tokens committed per target forward, bonus token included."""
+        return self.committed / self.rounds if self.rounds else 0.0
+
+    @property
+    def acceptance_rate(self) -> float:
+        """Accepted share of drafted tokens, 0 when none was drafted."""
+        return self.accepted / self.drafted if self.drafted else 0.0
+
+    @property
+    def acceptance_per_position(self) -> list[float]:
+        """Share of drafts accepted at each depth, among rounds whose draft reached it."""
+        return [a / d for a, d in zip(self.accepted_at, self.drafted_at, strict=True)]
+
+    def record(self, *, depth: int, drafted: int, path_drafters: list[str], committed: int) -> None:
+        """Count one round: a draft of `drafted` nodes and `depth` levels, the accepted path, the tokens written."""
+        self.rounds += 1
+        self.committed += committed
+        self.drafts += drafted > 0
+        self.drafted += drafted
+        self.accepted += len(path_drafters)
+        grow = depth - len(self.drafted_at)
+        self.drafted_at += [0] * grow
+        self.accepted_at += [0] * grow
+        for level in range(depth):
+            self.drafted_at[level] += 1
+            self.accepted_at[level] += level < len(path_drafters)
+        for drafter in path_drafters:
+            self.accepted_by[drafter] = self.accepted_by.get(drafter, 0) + 1
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """Log-probabilities at one written position, of the target's raw logits before any processor.
+
+    Attributes:
+        token: The written token.
+        logprob: Its log-probability in nats.
+        top: The most likely tokens with theirs, likeliest first.
+    """
+
+    token: int
+    logprob: float
+    top: list[tuple[int, float]]
