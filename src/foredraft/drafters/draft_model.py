@@ -1,0 +1,134 @@
+"""Drafting by a smaller model of the same vocabulary (Leviathan et al. 2023, Chen et al. 2023), chain or tree.
+
+The draft model's keys and values live in extra layers of the target's pool, under the target's own slots: what
+acceptance keeps or frees serves both. A token the draft model has not run through, such as the last one of a chain that
+was accepted whole, is caught up at the next draft.
+"""
+
+from typing import Protocol
+
+from torch import Tensor
+
+from foredraft.core.draft_tree import DraftTree
+from foredraft.core.errors import require
+from foredraft.core.plan_builder import Rows, build_plan, compact
+from foredraft.core.request import Request
+from foredraft.core.speculation_config import SpeculationConfig
+from foredraft.core.step_plan import StepPlan
+from foredraft.drafters.draft_choice import choices_for
+from foredraft.drafters.drafter import DrafterNeeds, DraftTask, Observation, register
+from foredraft.drafters.growing_tree import GrowingTree
+from foredraft.drafters.vocabulary_check import require_same_vocabulary
+from foredraft.model.loading import find_checkpoint, load_tokenizer
+from foredraft.model.packed_model import load_packed_model
+from foredraft.model.slot_pool import SlotPool
+from foredraft.model.target import ModelTarget
+
+CATCH_UP_ROWS = 512
+
+
+class Forward(Protocol):
+    """What drafting needs of a draft model."""
+
+    def forward(self, plan: StepPlan) -> Tensor:
+        """Logits of the plan's wanted rows, [R, V]."""
+
+
+class DraftModelDrafter:
+    """Drafts with a model of its own.
+
+    Attributes:
+        model: The draft model, its layers attached to `pool`.
+        context_length: Positions it was made for; it drafts nothing past them.
+        filled: Positions of each request whose keys and values the draft model has stored.
+        ran: Nodes of each request's last draft that the draft model ran through.
+    """
+
+    name = "draft_model"
+    needs = DrafterNeeds(samples=True)
+
+    def __init__(self, model: Forward, pool: SlotPool, *, context_length: int):
+        self.model, self.pool, self.context_length = model, pool, context_length
+        self.filled: dict[int, int] = {}
+        self.ran: dict[int, set[int]] = {}
+
+    def propose(self, tasks: list[DraftTask]) -> list[DraftTree]:
+        """Trees for requests within the draft model's own context, empty ones past it."""
+        trees = {task.request.id: DraftTree() for task in tasks}
+        fitting = [task for task in tasks if len(task.request.tokens) + task.depth <= self.context_length]
+        for task, tree in zip(fitting, self.trees(fitting) if fitting else [], strict=True):
+            trees[task.request.id] = tree
+        return list(trees.values())
+
+    def trees(self, tasks: list[DraftTask]) -> list[DraftTree]:
+        drafts = [GrowingTree(task, choices_for(task), self.pool) for task in tasks]
+        self.catch_up(tasks)
+        self.grow(drafts, self.forward([self.pending_rows(draft.task, last=True) for draft in drafts]))
+        for draft in drafts:
+            self.filled[draft.task.request.id] = len(draft.task.request.tokens)
+        while going := [draft for draft in drafts if draft.frontier]:
+            self.grow(going, self.forward([draft.rows() for draft in going]))
+        trees = [draft.finished() for draft in drafts]
+        for draft in drafts:
+            self.ran[draft.task.request.id] = draft.ran
+        return trees
+
+    @staticmethod
+    def grow(drafts: list[GrowingTree], logits: Tensor) -> None:
+        counts = [draft.open_rows for draft in drafts]
+        for draft, own in zip(drafts, logits.split(counts), strict=True):
+            draft.extend(own)
+
+    def catch_up(self, tasks: list[DraftTask]) -> None:
+        """Run the draft model through committed tokens it has not seen, all but the last stretch of each request."""
+        while behind := [task for task in tasks if self.missing(task) > CATCH_UP_ROWS]:
+            self.forward([self.pending_rows(task, last=False) for task in behind])
+            for task in behind:
+                self.filled[task.request.id] = self.filled.get(task.request.id, 0) + CATCH_UP_ROWS
+
+    def missing(self, task: DraftTask) -> int:
+        return len(task.request.tokens) - self.filled.get(task.request.id, 0)
+
+    def pending_rows(self, task: DraftTask, *, last: bool) -> Rows:
+        start, tokens = self.filled.get(task.request.id, 0), task.request.tokens
+        stop = len(tokens) if last else start + CATCH_UP_ROWS
+        slots = task.table.slots + task.table.tail
+        return Rows(
+            tokens=tokens[start:stop],
+            pending=stop - start,
+            parents=[],
+            slots=slots[start:stop],
+            context=start,
+            context_slots=compact(slots[:start], self.pool.device) if start else slice(0, 0),
+            logits=int(last),
+        )
+
+    def forward(self, rows: list[Rows]) -> Tensor:
+        return self.model.forward(build_plan(rows, self.pool.device))
+
+    def observe(self, observations: list[Observation]) -> None:
+        """Count the accepted nodes the draft model ran through: their keys and values stay valid."""
+        for seen in observations:
+            ran = self.ran.pop(seen.request.id, set())
+            for node in seen.verdict.path:
+                if node not in ran:
+                    break
+                self.filled[seen.request.id] += 1
+
+    def close(self, request: Request) -> None:
+        self.filled.pop(request.id, None)
+        self.ran.pop(request.id, None)
+
+
+@register("draft_model")
+def make_draft_model(config: SpeculationConfig, target: ModelTarget) -> DraftModelDrafter:
+    """Load `config.model` beside `target`. Raises `ConfigError`, `ModelError` or `VocabularyError`."""
+    require(config.model is not None, "method draft_model needs a draft model: give its folder, hub id or embedded name")
+    require(isinstance(target, ModelTarget), f"{target.name} is no loaded model; draft_model cannot draft for it")
+    checkpoint = find_checkpoint(config.model)
+    require_same_vocabulary(target.tokenizer, load_tokenizer(checkpoint), drafter=config.model)
+    model = load_packed_model(checkpoint, target.model.dtype, target.place)
+    model.attach(target.pool, f"draft_model {config.model}")
+    return DraftModelDrafter(model, target.pool, context_length=checkpoint.capability.context_length)
+
+

@@ -1,0 +1,183 @@
+"""A draft under construction by an autoregressive drafter, level by level.
+
+A chain is a tree of width one that runs each node once. A tree of likeliest or coupled drafts grows as EAGLE-2 does (Li
+et al. 2024): expand the best few nodes of each level by cumulative log-probability, keep the best of all. A tree of
+sampled drafts has a shape fixed beforehand: dropping a node for what was drawn would bias the law of what remains.
+"""
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+from torch.nn.functional import pad
+
+from foredraft.core.draft_tree import ROOT, DraftTree
+from foredraft.core.plan_builder import Rows, compact
+from foredraft.drafters.draft_choice import Choice
+from foredraft.drafters.drafter import DraftTask
+from foredraft.model.slot_pool import SlotPool
+
+NAME = "draft_model"
+
+
+@dataclass(slots=True)
+class Candidate:
+    """One drafted node: its token, parent, cumulative log-probability, depth, and slot once it is expanded."""
+
+    token: int
+    parent: int
+    score: float
+    depth: int
+    slot: int | None = None
+
+
+@dataclass(eq=False)
+class GrowingTree:
+    """One request's draft while it is made.
+
+    Attributes:
+        task, choice, pool: What to draft, how tokens are chosen, where slots come from.
+        nodes: Everything drafted so far, parents before children.
+        frontier: Nodes to run next.
+        expanded: Nodes run or about to run, in the order of their rows.
+        laws: Law of each expanded row's children, for sampled drafts; the root's under -1.
+        ran: After `finished`: nodes of the finished tree that the drafter ran through.
+    """
+
+    task: DraftTask
+    choice: Choice
+    pool: SlotPool
+    nodes: list[Candidate] = field(default_factory=list)
+    frontier: list[int] = field(default_factory=list)
+    expanded: list[int] = field(default_factory=list)
+    laws: dict[int, Tensor | None] = field(default_factory=dict)
+    ran: set[int] = field(default_factory=set)
+
+    @property
+    def chain(self) -> bool:
+        return not self.task.request.speculation.tree_size
+
+    @property
+    def width(self) -> int:
+        return 1 if self.chain else self.task.request.speculation.tree_width
+
+    @property
+    def sampled(self) -> bool:
+        return any(law is not None for law in self.laws.values())
+
+    @property
+    def open_rows(self) -> int:
+        """Rows whose logits the next `extend` takes: the root's at first, then the frontier's."""
+        return len(self.frontier) or 1
+
+    def rows(self) -> Rows:
+        """The frontier's rows for a packed forward.
+
+        A chain runs its newest node alone on top of the cache; a tree runs the root and all expanded nodes again, few
+        rows that cost about as much as one.
+        """
+        return self.chain_rows() if self.chain else self.tree_rows()
+
+    def chain_rows(self) -> Rows:
+        slots = self.committed_slots() + [self.nodes[node].slot for node in self.expanded]
+        return Rows(
+            tokens=[self.nodes[self.frontier[0]].token],
+            pending=1,
+            parents=[],
+            slots=slots[-1:],
+            context=len(slots) - 1,
+            context_slots=compact(slots[:-1], self.pool.device),
+            logits=1,
+        )
+
+    def tree_rows(self) -> Rows:
+        slots = self.committed_slots()
+        place = {node: row for row, node in enumerate(self.expanded)} | {ROOT: ROOT}
+        return Rows(
+            tokens=[self.task.request.tokens[-1], *(self.nodes[node].token for node in self.expanded)],
+            pending=1,
+            parents=[place[self.nodes[node].parent] for node in self.expanded],
+            slots=[slots[-1], *(self.nodes[node].slot for node in self.expanded)],
+            context=len(slots) - 1,
+            context_slots=compact(slots[:-1], self.pool.device) if len(slots) > 1 else slice(0, 0),
+            logits=len(self.frontier),
+        )
+
+    def committed_slots(self) -> list[int]:
+        return (self.task.table.slots + self.task.table.tail)[: len(self.task.request.tokens)]
+
+    def extend(self, logits: Tensor) -> None:
+        """Hang children below the rows just run, [open rows, V] logits, and choose whom to run next."""
+        parents = self.frontier or [ROOT]
+        depths = [self.nodes[parent].depth if parent != ROOT else 0 for parent in parents]
+        logits = fitted(logits, self.task.sampler.vocabulary.rows)
+        scores = self.task.sampler.scores(logits, [self.path_tokens(parent) for parent in parents])
+        values, laws = self.choice.order(scores, depths, [parent + 1 for parent in parents])
+        self.laws.update(zip(parents, laws, strict=True))
+        best = values.topk(self.width, dim=-1)
+        gains = best.values - values.logsumexp(-1, keepdim=True) if self.ranks else best.values
+        fresh = []
+        for parent, tokens, row in zip(parents, best.indices.tolist(), gains.tolist(), strict=True):
+            base = self.nodes[parent].score if parent != ROOT else 0.0
+            depth = self.nodes[parent].depth + 1 if parent != ROOT else 1
+            for rank, (token, gain) in enumerate(zip(tokens, row, strict=True)):
+                if gain > float("-inf"):
+                    score = -float(rank) + base if laws[0] is not None else base + gain
+                    fresh.append(len(self.nodes))
+                    self.nodes.append(Candidate(token, parent, score, depth))
+        self.advance(fresh, scores)
+
+    @property
+    def ranks(self) -> bool:
+        """Whether the value of a node matters: a chain without early stop never compares nodes."""
+        return not self.chain or self.task.request.speculation.draft_confidence_threshold > 0
+
+    def advance(self, fresh: list[int], scores: Tensor) -> None:
+        """Choose the next frontier among the level just drafted; none ends the draft."""
+        deepest = not fresh or self.nodes[fresh[0]].depth >= self.task.depth
+        if deepest or (self.chain and self.unsure(fresh[0], scores)):
+            self.frontier = []
+            return
+        self.frontier = sorted(fresh, key=lambda node: -self.nodes[node].score)[: self.width]
+        self.frontier.sort()
+        for node, slot in zip(self.frontier, self.pool.take(self.task.table, len(self.frontier)), strict=True):
+            self.nodes[node].slot = slot
+        self.expanded += self.frontier
+
+    def unsure(self, node: int, scores: Tensor) -> bool:
+        """Whether the drafter gave its own token less than the threshold; that token is kept, being free to verify."""
+        threshold = self.task.request.speculation.draft_confidence_threshold
+        return threshold > 0 and scores[0].softmax(-1)[self.nodes[node].token].item() < threshold
+
+    def path_tokens(self, node: int) -> list[int]:
+        tokens: list[int] = []
+        while node != ROOT:
+            tokens.append(self.nodes[node].token)
+            node = self.nodes[node].parent
+        return tokens[::-1]
+
+    def finished(self) -> DraftTree:
+        """The best nodes as a tree; a parent never scores below its child and wins ties by being shallower."""
+        ordered = sorted(range(len(self.nodes)), key=lambda i: (-self.nodes[i].score, self.nodes[i].depth, i))
+        chosen = sorted(ordered[: self.task.nodes])
+        place = {node: index for index, node in enumerate(chosen)} | {ROOT: ROOT}
+        self.ran = {place[node] for node in self.expanded if node in place}
+        return DraftTree(
+            tokens=[self.nodes[node].token for node in chosen],
+            parents=[place[self.nodes[node].parent] for node in chosen],
+            drafters=[NAME] * len(chosen),
+            laws=[self.laws.get(node) for node in (ROOT, *chosen)] if self.sampled else None,
+            replacement=not self.sampled,
+            slots=self.slots_of(chosen),
+        )
+
+    def slots_of(self, chosen: list[int]) -> list[int]:
+        """Slots of the chosen nodes; those that were not run take fresh ones."""
+        bare = [node for node in chosen if self.nodes[node].slot is None]
+        for node, slot in zip(bare, self.pool.take(self.task.table, len(bare)), strict=True):
+            self.nodes[node].slot = slot
+        return [self.nodes[node].slot for node in chosen]
+
+
+def fitted(logits: Tensor, rows: int) -> Tensor:
+    """Logits as wide as the target's: the same vocabulary may be padded to another width."""
+    return pad(logits, (0, rows - logits.shape[-1]), value=float("-inf")) if logits.shape[-1] != rows else logits

@@ -1,0 +1,77 @@
+"""A drafter for tests that drafts what it is told to."""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+
+from foredraft.core.draft_tree import ROOT, DraftTree
+from foredraft.core.request import Request
+from foredraft.drafters.drafter import DrafterNeeds, DraftTask, Observation
+
+Draft = DraftTree | list[int]
+Script = list[Draft] | Callable[[DraftTask], Draft]
+
+
+class ScriptedDrafter:
+    """Drafts from a script and remembers what it is asked and shown.
+
+    A list gives round i of every request its entry i, and nothing after the last; a callable is asked for each task.
+    Tokens make a chain. A draft that exceeds its task's `nodes` or `depth` is cut to them.
+
+    Attributes:
+        tasks: Every task, in order.
+        observations: Every observation, in order.
+        closed: Every closed request, in order.
+    """
+
+    def __init__(self, script: Script, *, name: str = "scripted", needs: DrafterNeeds | None = None) -> None:
+        self.name = name
+        self.needs = needs or DrafterNeeds()
+        self.script = script
+        self.rounds: Counter[int] = Counter()  # by request
+        self.tasks: list[DraftTask] = []
+        self.observations: list[Observation] = []
+        self.closed: list[Request] = []
+
+    def propose(self, tasks: list[DraftTask]) -> list[DraftTree]:
+        self.tasks += tasks
+        return [self.draft(task) for task in tasks]
+
+    def draft(self, task: DraftTask) -> DraftTree:
+        draft = self.script(task) if callable(self.script) else self.next_entry(task.request)
+        tree = draft if isinstance(draft, DraftTree) else DraftTree.chain(draft, self.name)
+        return cut(tree, nodes=task.nodes, depth=task.depth)
+
+    def next_entry(self, request: Request) -> Draft:
+        entry = self.rounds[request.id]
+        self.rounds[request.id] += 1
+        return self.script[entry] if entry < len(self.script) else []
+
+    def observe(self, observations: list[Observation]) -> None:
+        self.observations += observations
+
+    def close(self, request: Request) -> None:
+        self.rounds.pop(request.id, None)
+        self.closed.append(request)
+
+
+def cut(tree: DraftTree, *, nodes: int, depth: int) -> DraftTree:
+    """A copy of the first `nodes` nodes of a tree that are at most `depth` deep; its slots are left to the engine."""
+    kept = [node for node in range(len(tree)) if tree.depths[node] <= depth][:nodes]
+    place = {ROOT: ROOT} | {node: i for i, node in enumerate(kept)}
+    return replace(
+        tree,
+        tokens=[tree.tokens[node] for node in kept],
+        parents=[place[tree.parents[node]] for node in kept],
+        drafters=[tree.drafters[node] for node in kept],
+        laws=kept_laws(tree, kept),
+        slots=None,
+    )
+
+
+def kept_laws(tree: DraftTree, kept: list[int]) -> list | None:
+    """The laws of the rows that stay, none for a row that has lost all its children."""
+    if tree.laws is None:
+        return None
+    parents = {tree.parents[node] for node in kept}
+    return [tree.laws[row + 1] if row in parents else None for row in [ROOT, *kept]]

@@ -1,0 +1,103 @@
+"""Drafts that the counts of a suffix tree suggest (SuffixDecoding, Oliaro et al. 2411.04975).
+
+A token's probability is its share of what followed the string before it, times that of the path to it.
+"""
+
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+
+from foredraft.core.draft_tree import ROOT
+from foredraft.drafters.suffix_tree import Place, SuffixTree, size
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GuessLimits:
+    """How far a guess may go.
+
+    Attributes:
+        nodes: Most tokens.
+        depth: Longest path.
+        width: Most children of a node; 1 guesses a chain.
+        factor: Most tokens for each token of context matched.
+        min_prob: Least probability of a token, its path included.
+    """
+
+    nodes: int
+    depth: int
+    width: int
+    factor: float
+    min_prob: float
+
+
+@dataclass(kw_only=True, slots=True)
+class Guess:
+    """A draft tree in the making.
+
+    Attributes:
+        tokens, parents: As in `DraftTree`.
+        score: Expected number of accepted tokens: the sum of the tokens' probabilities.
+        truncated: Whether a path ends where the suffix tree does.
+    """
+
+    tokens: list[int] = field(default_factory=list)
+    parents: list[int] = field(default_factory=list)
+    score: float = 0.0
+    truncated: bool = False
+
+    def add(self, token: int, parent: int, prob: float) -> int:
+        """Hang a token below node `parent`; returns the new node."""
+        self.tokens.append(token)
+        self.parents.append(parent)
+        self.score += prob
+        return len(self.tokens) - 1
+
+
+def best_guess(tree: SuffixTree, context: list[int], limits: GuessLimits, to_beat: float = 0.0) -> Guess:
+    """The guess of the highest score from any suffix of the context, ties to the longer suffix.
+
+    Empty where none scores over `to_beat`.
+    """
+    grow = chain_from if limits.width == 1 else tree_from
+    best, last, occurrences = Guess(score=to_beat), Guess(), 0
+    for matched, place in reversed(list(enumerate(tree.suffixes(context), 1))):
+        nodes = min(limits.nodes, int(limits.factor * matched + 1e-6))
+        if nodes <= best.score:  # no shorter suffix can win: a token scores at most 1
+            break
+        if size(place) == occurrences and not last.truncated:  # the occurrences of the longer suffix: no more to say
+            continue
+        last, occurrences = grow(tree, place, matched, nodes, limits), size(place)
+        best = max(best, last, key=lambda guess: guess.score)
+    return best
+
+
+def chain_from(tree: SuffixTree, place: Place, matched: int, nodes: int, limits: GuessLimits) -> Guess:
+    """The likeliest token after the string of `matched` tokens at `place`, the likeliest after that, and so on."""
+    guess, prob = Guess(), 1.0
+    for depth in range(matched, min(tree.depth, matched + min(nodes, limits.depth))):
+        token, child = tree.follower(place, depth)
+        prob *= size(child) / size(place)
+        if token is None or prob < limits.min_prob:
+            break
+        guess.add(token, len(guess.tokens) - 1, prob)
+        guess.truncated = depth + 1 == tree.depth
+        place = child
+    return guess
+
+
+def tree_from(tree: SuffixTree, place: Place, matched: int, nodes: int, limits: GuessLimits) -> Guess:
+    """The `nodes` most probable tokens after the string of `matched` tokens at `place`."""
+    guess, frontier = Guess(), []
+    node, prob, depth = ROOT, 1.0, matched
+    while len(guess.tokens) < nodes:
+        if depth < min(tree.depth, matched + limits.depth):
+            for rank, (token, child) in enumerate(tree.followers(place, depth, limits.width)):
+                chance = prob * (size(child) / size(place))
+                if chance >= limits.min_prob:
+                    heappush(frontier, (-chance, node, rank, token, child, depth + 1))
+        if not frontier:
+            break
+        cost, parent, _, token, place, depth = heappop(frontier)
+        prob = -cost
+        node = guess.add(token, parent, prob)
+        guess.truncated |= depth == tree.depth
+    return guess

@@ -1,0 +1,302 @@
+"""The one loop: plain decoding is speculation with an empty draft."""
+
+import secrets
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from time import perf_counter
+
+from torch import Tensor
+
+from foredraft.core.errors import PromptError, require
+from foredraft.core.outcome import SpeculationStatistics, Verdict
+from foredraft.core.request import Request
+from foredraft.core.sampling_params import SamplingParams, whole
+from foredraft.core.speculation_config import SpeculationConfig
+from foredraft.drafters.drafter import Drafter, Observation, make_drafter
+from foredraft.engine import step
+from foredraft.engine.output import RequestOutput, TokenEvent
+from foredraft.engine.running import Running, Work
+from foredraft.engine.scheduler import Scheduler
+from foredraft.model.target import Target, load_target
+from foredraft.sampling.bad_words import encode_bad_words
+from foredraft.sampling.detokenizer import Detokenizer
+from foredraft.sampling.request_sampler import RequestSampler
+from foredraft.sampling.stopping import Stopper
+from foredraft.verification.verifier import rules
+
+Prompt = str | Sequence[int]
+
+
+class Engine:
+    """Exact speculative generation over one target.
+
+        engine = Engine.from_pretrained("tiny", speculation=SpeculationConfig(method="ngram"))
+        for output in engine.generate(["def add(a, b):"], SamplingParams(max_new_tokens=64)):
+            print(output.text, output.statistics.tau)
+
+    Attributes:
+        target: The model whose text is written.
+        speculation: How requests speculate unless they say otherwise.
+        statistics: Counts over all requests so far.
+    """
+
+    def __init__(self, target: Target, *, speculation: SpeculationConfig | None = None, max_batch: int = 8):
+        """Raises `ConfigError` for an unknown drafter and `VocabularyError` for one that does not fit."""
+        whole("max_batch", max_batch, 1)
+        self.target = target
+        self.speculation = speculation or SpeculationConfig()
+        self.scheduler = Scheduler(target.pool, max_batch)
+        self.statistics = SpeculationStatistics()
+        self.drafters: dict[SpeculationConfig, Drafter] = {}
+        self.drafter_for(self.speculation)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        model: str,
+        *,
+        speculation: SpeculationConfig | None = None,
+        dtype: str = "auto",
+        device: str = "auto",
+        threads: int | None = None,
+        cache_tokens: int | None = None,
+        max_batch: int = 8,
+    ) -> "Engine":
+        """Load `model` (a folder, a hub id or an embedded name) and an engine over it. Raises `UserError` kinds."""
+        target = load_target(model, dtype=dtype, device=device, threads=threads, cache_tokens=cache_tokens)
+        return cls(target, speculation=speculation, max_batch=max_batch)
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling: SamplingParams | Sequence[SamplingParams] | None = None,
+        speculation: SpeculationConfig | Sequence[SpeculationConfig] | None = None,
+    ) -> list[RequestOutput]:
+        """Finish every prompt; outputs in prompt order, a prompt's `n` continuations next to each other.
+
+        One `sampling` and one `speculation` serve all prompts, or a sequence gives each its own.
+        Raises `PromptError`, `ConfigError` or `SlotsError` before anything runs.
+        """
+        outputs: dict[tuple[int, int], RequestOutput] = {}
+        for _ in self.run(self.submit(prompts, sampling, speculation), outputs):
+            pass
+        return [outputs[place] for place in sorted(outputs)]
+
+    def stream(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling: SamplingParams | Sequence[SamplingParams] | None = None,
+        speculation: SpeculationConfig | Sequence[SpeculationConfig] | None = None,
+    ) -> Iterator[TokenEvent | RequestOutput]:
+        """As `generate`, but yields a `TokenEvent` for every step of a request and its `RequestOutput` at its end.
+
+        Closing the iterator early cancels what still runs.
+        """
+        outputs: dict[tuple[int, int], RequestOutput] = {}
+        for event in self.run(self.submit(prompts, sampling, speculation), outputs):
+            yield event
+            if event.finish_reason:
+                yield outputs[event.index, event.sample]
+
+    def submit(self, prompts, sampling, speculation) -> list[Running]:
+        """Check every prompt and queue its requests; nothing is queued when one is refused."""
+        texts = [prompts] if is_one(prompts) else list(prompts)
+        params = spread(sampling or SamplingParams(), len(texts), SamplingParams, "sampling")
+        configs = spread(speculation or self.speculation, len(texts), SpeculationConfig, "speculation")
+        requests = [
+            self.prepare(self.request(text, param, config, sample), index, sample)
+            for index, (text, param, config) in enumerate(zip(texts, params, configs, strict=True))
+            for sample in range(param.n)
+        ]
+        self.scheduler.submit(requests)
+        return requests
+
+    def request(self, prompt: Prompt, params: SamplingParams, config: SpeculationConfig, sample: int) -> Request:
+        tokens, context = self.encode(prompt), self.target.context_length
+        require(
+            len(tokens) < context,
+            f"the prompt has {len(tokens)} tokens; the context of {self.target.name} holds {context}, output included",
+            PromptError,
+        )
+        room = min(params.max_new_tokens, context - len(tokens))
+        bounded = replace(params, max_new_tokens=room, min_new_tokens=min(params.min_new_tokens, room))
+        seed = params.seed if params.seed is not None else secrets.randbits(62)
+        return Request(prompt=tokens, params=bounded, speculation=config, seed=(seed + sample) % 2**63)
+
+    def prepare(self, request: Request, index: int, sample: int) -> Running:
+        """Everything that serves a request. Raises `ConfigError` for parameters the vocabulary cannot meet."""
+        tokenizer, vocabulary = self.target.tokenizer, self.target.vocabulary
+        words = request.params.bad_words
+        require(not words or tokenizer is not None, f"bad_words is {words}; the target has no tokenizer to read them")
+        bad = encode_bad_words(words, tokenizer) if words else []
+        return Running(
+            request=request,
+            index=index,
+            sample=sample,
+            sampler=RequestSampler(
+                request.params, seed=request.seed, prompt=request.prompt, vocabulary=vocabulary, bad_words=bad
+            ),
+            stopper=Stopper(request.params, vocabulary, Detokenizer(tokenizer) if tokenizer else None),
+            rule=rules[request.speculation.rejection_sample_method],
+            drafter=self.drafter_for(request.speculation),
+        )
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        """Token ids of a prompt. Raises `PromptError` for an empty one or ids outside the vocabulary."""
+        if isinstance(prompt, str):
+            require(self.target.tokenizer is not None, "the target has no tokenizer; give token ids", PromptError)
+            require(prompt != "", "the prompt is empty; give at least one character", PromptError)
+            prompt = self.target.tokenizer(prompt)["input_ids"]
+        tokens, size = list(prompt), self.target.vocabulary.size
+        require(bool(tokens), "the prompt has no tokens; give at least one", PromptError)
+        bad = [token for token in tokens if not 0 <= token < size]
+        require(not bad, f"the prompt holds token {bad[:1]}; ids must be from 0 to {size - 1}", PromptError)
+        return tokens
+
+    def chat(self, messages: list[dict[str, str]]) -> list[int]:
+        """Token ids of a conversation in the tokenizer's chat template. Raises `PromptError` when it has none."""
+        tokenizer = self.target.tokenizer
+        has = tokenizer is not None and tokenizer.chat_template
+        require(bool(has), f"{self.target.name} has no chat template; give a plain prompt", PromptError)
+        text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+        return tokenizer(text, add_special_tokens=False)["input_ids"]
+
+    def drafter_for(self, config: SpeculationConfig) -> Drafter:
+        """The drafter `config` asks for, made once for all configs that differ only in what a request may choose."""
+        key = config.drafter_key
+        if key not in self.drafters:
+            self.drafters[key] = make_drafter(key, self.target)
+        return self.drafters[key]
+
+    def run(self, requests: list[Running], outputs: dict[tuple[int, int], RequestOutput]) -> Iterator[TokenEvent]:
+        """Step until `requests` are finished, filling `outputs`; what is left when the caller stops is cancelled."""
+        try:
+            while not all(running.request.finished for running in requests):
+                for event, output in self.step():
+                    if output is not None:
+                        outputs[output.index, output.sample] = output
+                    yield event
+        finally:
+            self.cancel([running for running in requests if not running.request.finished])
+
+    def step(self) -> list[tuple[TokenEvent, RequestOutput | None]]:
+        """One packed forward for everybody."""
+        self.scheduler.admit()
+        clock = [perf_counter()]
+        pool = self.target.pool
+        batch = self.scheduler.next_batch()
+        step.place_chunks(batch, pool)
+        clock.append(perf_counter())
+        step.draft(batch, pool)
+        clock.append(perf_counter())
+        plan = step.plan_of(batch, pool.device)
+        clock.append(perf_counter())
+        logits = self.target.forward(plan)
+        clock.append(perf_counter())
+        verdicts = step.verify(batch, logits)
+        events = self.commit(batch, verdicts)
+        clock.append(perf_counter())
+        self.share_time(batch, clock)
+        return events
+
+    def commit(self, batch: list[Work], verdicts: list[tuple[Work, Tensor, Verdict]]) -> list:
+        """Edit slot tables, write tokens, tell drafters, close what has ended."""
+        decided = {work.running.request.id: verdict for work, _, verdict in verdicts}
+        for work in batch:
+            kept = step.kept_slots(work, decided.get(work.running.request.id))
+            self.target.pool.keep(work.running.table, kept)
+            work.running.request.computed = len(work.running.table)
+        events, observations = [], {}
+        for work, logits, verdict in verdicts:
+            event, observation = self.write(work, logits, verdict)
+            observations[work.running.request.id] = observation
+            events.append((work.running, event))
+        step.observe(batch, observations)
+        return [(event, self.finish(running) if event.finish_reason else None) for running, event in events]
+
+    def write(self, work: Work, logits: Tensor, verdict: Verdict) -> tuple[TokenEvent, Observation]:
+        """Write the accepted run as far as its stop conditions allow."""
+        running, request, tree = work.running, work.running.request, work.tree
+        tokens = [tree.tokens[node] for node in verdict.path] + [verdict.token]
+        stop = running.stopper.push(tokens)
+        tokens = tokens[: stop.kept]
+        sources = [*step.path_sources(tree, verdict.path), None][: stop.kept]
+        if request.params.logprobs is not None:
+            rows = [0, *(node + 1 for node in verdict.path)]
+            request.logprobs += [
+                running.sampler.logprobs(logits[row], token, request.params.logprobs)
+                for row, token in zip(rows, tokens, strict=False)
+            ]
+        request.tokens += tokens
+        running.sampler.commit(tokens)
+        running.text += stop.text
+        running.sources += sources
+        request.finish_reason = stop.finish_reason
+        running.first_token = running.first_token or perf_counter()
+        for statistics in (request.statistics, self.statistics):
+            statistics.record(
+                depth=max(tree.depths, default=0),
+                drafted=len(tree),
+                path_drafters=step.path_sources(tree, verdict.path),
+                committed=len(tokens),
+            )
+        event = TokenEvent(
+            index=running.index,
+            sample=running.sample,
+            tokens=tokens,
+            sources=sources,
+            text=stop.text,
+            finish_reason=stop.finish_reason,
+        )
+        return event, Observation(request=request, tree=tree, verdict=verdict, committed=tokens)
+
+    def finish(self, running: Running) -> RequestOutput:
+        """Close a finished request."""
+        request = running.request
+        running.drafter.close(request)
+        self.scheduler.finish(running)
+        return RequestOutput(
+            index=running.index,
+            sample=running.sample,
+            prompt_token_ids=request.prompt,
+            token_ids=request.output,
+            text=running.text,
+            finish_reason=request.finish_reason,
+            seed=request.seed,
+            drafter=running.drafter.name,
+            lossless=running.rule.lossless,
+            sources=running.sources,
+            logprobs=request.logprobs if request.params.logprobs is not None else None,
+            statistics=request.statistics,
+            seconds=perf_counter() - running.started,
+            first_token_seconds=running.first_token - running.started,
+        )
+
+    def cancel(self, requests: list[Running]) -> None:
+        """Drop requests that wait or run, freeing their slots."""
+        for running in requests:
+            running.drafter.close(running.request)
+            self.scheduler.finish(running)
+
+    def share_time(self, batch: list[Work], clock: list[float]) -> None:
+        """Book a step's time: drafting, the target's forward, and everything else, an equal share to each request."""
+        draft, forward = clock[2] - clock[1], clock[4] - clock[3]
+        other = clock[-1] - clock[0] - draft - forward
+        share = 1 / len(batch)
+        for statistics, part in [(self.statistics, 1.0), *((w.running.request.statistics, share) for w in batch)]:
+            statistics.draft_seconds += draft * part
+            statistics.verify_seconds += forward * part
+            statistics.other_seconds += other * part
+
+
+def is_one(prompts) -> bool:
+    """Whether `prompts` is a single prompt: a string or a sequence of token ids."""
+    return isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], int))
+
+
+def spread(values, count: int, kind: type, name: str) -> list:
+    """One value for each of `count` prompts. Raises `PromptError` when a sequence has another length."""
+    if isinstance(values, kind):
+        return [values] * count
+    require(len(values) == count, f"{len(values)} {name} values were given for {count} prompts", PromptError)
+    return list(values)

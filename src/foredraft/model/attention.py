@@ -1,0 +1,133 @@
+"""The attention function every loaded model runs through, and the ambient plan that tells it who sees what.
+
+A plain module-level holder, not a context variable: dynamo cannot trace those. One forward runs at a time.
+
+Shapes: T rows of the pack, H query heads, G key-value heads, R rows of a segment, S keys it sees, D head size.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface
+
+from foredraft.core.errors import ModelError
+from foredraft.core.step_plan import Segment, StepPlan
+from foredraft.model.slot_pool import LayerGroup
+
+NAME = "foredraft"
+
+
+@dataclass(frozen=True, slots=True)
+class Ambient:
+    """What a running forward reads: the plan, the layers it writes to, and each layer's sliding window by config."""
+
+    plan: StepPlan
+    layers: LayerGroup
+    windows: dict[int, int | None]
+
+
+@dataclass(slots=True)
+class Holder:
+    current: Ambient | None = None
+
+
+holder = Holder()
+
+
+@contextmanager
+def running(ambient: Ambient) -> Iterator[None]:
+    """Make `ambient` visible to the attention function for one forward."""
+    assert holder.current is None, "a forward is already running"
+    holder.current = ambient
+    try:
+        yield
+    finally:
+        holder.current = None
+
+
+def packed_attention(
+    module: torch.nn.Module,
+    query: Tensor,  # [1, H, T, D]
+    key: Tensor,  # [1, G, T, D]
+    value: Tensor,  # [1, G, T, Dv]
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    position_bias: Tensor | None = None,
+    **_,
+) -> tuple[Tensor, None]:
+    """Attention of a packed forward over the slot pool; returns [1, T, H, Dv] as transformers expects.
+
+    Raises `ModelError` for a module with a mask or bias of its own: the plan alone says who sees whom.
+    """
+    assert holder.current is not None, "no forward is running"
+    if attention_mask is not None or position_bias is not None:
+        raise ModelError(f"{type(module).__name__} cannot be run: it brings an attention mask or position bias of its own")
+    plan, layers = holder.current.plan, holder.current.layers
+    layer = module.layer_idx
+    window = sliding_window or holder.current.windows[layer]
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    layers.write(layer, plan.write, key[0], value[0])
+    parts = []
+    for segment in plan.segments:
+        rows = query if len(plan.segments) == 1 else query[:, :, segment.row_slice]
+        keys, values = layers.read(layer, segment.keys)
+        if softcap is None and s_aux is None:
+            parts.append(attend(rows, keys, values, segment, window, scale))
+        else:
+            parts.append(attend_capped(rows, keys, values, segment, window, scale, softcap, s_aux))
+    return (parts[0].contiguous() if len(parts) == 1 else torch.cat(parts, dim=1)), None
+
+
+def attend(query: Tensor, keys: Tensor, values: Tensor, segment: Segment, window: int | None, scale: float) -> Tensor:
+    """Fused attention; query heads that share a key head become more rows of it, so keys are read once."""
+    _, heads, rows, size = query.shape
+    groups = keys.shape[0]
+    repeat = heads // groups
+    folded = query.reshape(1, groups, repeat * rows, size)
+    bias = segment.bias(window, repeat, query.dtype)
+    out = scaled_dot_product_attention(folded, keys[None], values[None], attn_mask=bias, scale=scale)
+    return out.reshape(1, heads, rows, -1).transpose(1, 2)  # [1, R, H, Dv]
+
+
+def attend_capped(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    segment: Segment,
+    window: int | None,
+    scale: float,
+    softcap: float | None,
+    sinks: Tensor | None,
+) -> Tensor:
+    """Attention spelled out, for logit soft-capping (Gemma 2) and attention sinks (gpt-oss)."""
+    _, heads, rows, size = query.shape
+    groups = keys.shape[0]
+    repeat = heads // groups
+    folded = query.reshape(groups, repeat * rows, size)
+    scores = (folded @ keys.transpose(1, 2) * scale).float()  # [G, repeat * R, S]
+    if softcap is not None:
+        scores = torch.tanh(scores / softcap) * softcap
+    bias = segment.bias(window, repeat, torch.float32)
+    if bias is not None:
+        scores = scores + bias
+    weights = softmax_with_sinks(scores, sinks, repeat, rows)
+    out = weights.to(values.dtype) @ values  # [G, repeat * R, Dv]
+    return out.reshape(1, heads, rows, -1).transpose(1, 2)  # [1, R, H, Dv]
+
+
+def softmax_with_sinks(scores: Tensor, sinks: Tensor | None, repeat: int, rows: int) -> Tensor:
+    """Softmax over keys; a sink is one more logit a head that takes weight and gives no value."""
+    if sinks is None:
+        return scores.softmax(-1)
+    column = sinks.float().reshape(-1, repeat, 1).expand(-1, repeat, rows).reshape(-1, repeat * rows, 1)
+    return torch.cat([scores, column], dim=-1).softmax(-1)[..., :-1]
+
+
+AttentionInterface.register(NAME, packed_attention)

@@ -1,0 +1,94 @@
+"""One object per device: its dtype, how it prepares a loaded module, how much memory it has. Callers never branch."""
+
+import os
+from typing import Protocol
+
+import torch
+from torch import nn
+
+from foredraft.core.errors import ConfigError, require
+from foredraft.core.speculation_config import one_of
+from foredraft.model.fast_norm import replace_norms
+from foredraft.model.packed_weights import pack, packing_available
+
+DTYPES = {"bf16": torch.bfloat16, "bfloat16": torch.bfloat16, "fp32": torch.float32, "float32": torch.float32}
+DTYPES |= {"fp16": torch.float16, "float16": torch.float16}
+
+
+class Device(Protocol):
+    """A place to run forwards."""
+
+    torch_device: torch.device
+
+    def fast_dtype(self) -> torch.dtype:
+        """What `auto` means here."""
+
+    def prepare(self, module: nn.Module) -> str:
+        """Rework a loaded module in place for speed; returns a line that says what was done and why."""
+
+    def free_memory(self) -> int:
+        """Bytes that could be used now."""
+
+
+class CpuDevice:
+    """The CPU: weights packed for its matrix units where oneDNN has them."""
+
+    torch_device = torch.device("cpu")
+
+    def fast_dtype(self) -> torch.dtype:
+        fast = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+        return torch.bfloat16 if fast else torch.float32
+
+    def prepare(self, module: nn.Module) -> str:
+        if not packing_available(module.dtype):
+            return f"module path: oneDNN cannot pack {module.dtype} weights on this CPU"
+        replace_norms(module)
+        pack(module)
+        return "packed path: weights laid out once, projections fused, by oneDNN"
+
+    def free_memory(self) -> int:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+class CudaDevice:
+    """A CUDA device: the module as it is, attention through the same function."""
+
+    def __init__(self, name: str):
+        require(torch.cuda.is_available(), f"device {name!r} is not available: torch sees no CUDA device")
+        self.torch_device = torch.device(name)
+
+    def fast_dtype(self) -> torch.dtype:
+        return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
+
+    def prepare(self, module: nn.Module) -> str:
+        return "module path on CUDA"
+
+    def free_memory(self) -> int:
+        return torch.cuda.mem_get_info(self.torch_device)[0]
+
+
+def find_device(name: str) -> Device:
+    """The device called `name`: auto, cpu, cuda or cuda:N. Raises `ConfigError` for any other or an absent one."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    kind, _, index = name.partition(":")
+    one_of("device", kind, ("auto", "cpu", "cuda"))
+    require(not index or (kind == "cuda" and index.isdigit()), f"device is {name!r}; it must be cpu, cuda or cuda:N")
+    return CpuDevice() if kind == "cpu" else CudaDevice(name)
+
+
+def find_dtype(name: str, device: Device) -> torch.dtype:
+    """The dtype called `name`; auto is the device's fast one. Raises `ConfigError` for an unknown one."""
+    if name == "auto":
+        return device.fast_dtype()
+    one_of("dtype", name, ("auto", *DTYPES))
+    return DTYPES[name]
+
+
+def use_threads(count: int | None) -> None:
+    """Run on `count` CPU threads, torch's default when none. Raises `ConfigError` for fewer than one."""
+    if count is None:
+        return
+    if not isinstance(count, int) or not 1 <= count <= 1024:
+        raise ConfigError(f"threads is {count!r}; it must be a whole number from 1 to 1024")
+    torch.set_num_threads(count)

@@ -1,0 +1,118 @@
+"""A loaded transformers model that computes packed forwards over a slot pool."""
+
+import inspect
+
+import torch
+from torch import Tensor, nn
+
+from foredraft.core.errors import ModelError
+from foredraft.core.step_plan import StepPlan
+from foredraft.model.attention import Ambient, running
+from foredraft.model.capability import Capability
+from foredraft.model.devices import Device
+from foredraft.model.loading import Checkpoint, first_line, load_module
+from foredraft.model.slot_pool import LayerGroup, LayerShape, SlotPool
+from foredraft.model.trial import TOLERANCE, agree, distance, packed_logits, plain_logits, stored_shapes
+
+FORWARD_ERRORS = (AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+
+
+class PackedModel:
+    """A model ready for packed forwards.
+
+    Attributes:
+        module: The transformers model, reading our attention function.
+        capability: Its shape.
+        shapes: What each layer stores for a token.
+        weight_bytes: Bytes of its weights; tied tensors count once.
+        path: A line that says which path its forwards take and why.
+        layers: Its storage in a pool, once attached.
+    """
+
+    def __init__(self, module: nn.Module, capability: Capability, device: torch.device):
+        """Wrap `module`. Raises `ModelError` when not all of its layers use the attention interface."""
+        self.module, self.capability, self.device = module, capability, device
+        self.dtype = module.dtype
+        self.weight_bytes = sum(p.numel() * p.element_size() for p in module.parameters())
+        self.keeps_rows = "logits_to_keep" in inspect.signature(module.forward).parameters
+        self.path = "module path"
+        self.layers: LayerGroup | None = None
+        self.shapes = self.stored_shapes()
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Bytes of cache one token takes."""
+        return sum(shape.numbers for shape in self.shapes.values()) * self.dtype.itemsize
+
+    def attach(self, pool: SlotPool, name: str) -> None:
+        """Take storage for this model's layers in `pool`."""
+        self.layers = pool.add_layers(name, self.shapes, self.dtype)
+
+    def forward(self, plan: StepPlan) -> Tensor:
+        """Logits of the plan's wanted rows, [R, V]; keys and values of all rows are stored in their slots."""
+        return self.run(plan, self.layers)
+
+    @torch.inference_mode()
+    def run(self, plan: StepPlan, layers) -> Tensor:
+        rows = plan.logit_rows
+        # A forward that wants no logits still computes one row: kernels do not all take an empty product.
+        options = {"logits_to_keep": rows if len(rows) else 1} if self.keeps_rows else {}
+        with running(Ambient(plan, layers, self.capability.windows)):
+            output = self.module(input_ids=plan.tokens, position_ids=plan.positions, use_cache=False, **options)
+        return output.logits[0, : len(rows)] if self.keeps_rows else output.logits[0, rows]
+
+    def stored_shapes(self) -> dict[int, LayerShape]:
+        shapes = stored_shapes(self.run, self.capability.vocabulary_rows, self.device)
+        if len(shapes) != self.capability.layers:
+            seen = f"{len(shapes)} of {self.capability.layers} layers use the attention interface"
+            raise ModelError(f"{self.capability.architecture} cannot be run exactly: only {seen}")
+        return shapes
+
+    def trial_logits(self) -> Tensor:
+        """Logits of the load trial, to compare paths by, [4, V]."""
+        return packed_logits(self.run, self.shapes, self.capability.vocabulary_rows, self.dtype, self.device)
+
+
+def load_packed_model(checkpoint: Checkpoint, dtype: torch.dtype, device: Device) -> PackedModel:
+    """Load `checkpoint` and take the device's fast path where it reproduces the module path.
+
+    Raises `ModelError` for a model that is broken or cannot be run exactly.
+    """
+    model = checked(checkpoint, dtype, device)
+    wanted = model.trial_logits()
+    path = device.prepare(model.module)
+    if reproduces(model, wanted):
+        model.path = path
+        return model
+    model = wrapped(checkpoint, dtype, device)
+    model.path = "module path: the fast path did not reproduce it on this model"
+    return model
+
+
+def wrapped(checkpoint: Checkpoint, dtype: torch.dtype, device: Device) -> PackedModel:
+    module = load_module(checkpoint, dtype, device.torch_device)
+    return PackedModel(module, checkpoint.capability, device.torch_device)
+
+
+def checked(checkpoint: Checkpoint, dtype: torch.dtype, device: Device) -> PackedModel:
+    """A wrapped model whose packed forward says what transformers' own forward says; raises `ModelError` otherwise."""
+    name = checkpoint.capability.architecture
+    try:
+        model = wrapped(checkpoint, dtype, device)
+        wanted = plain_logits(model.module, model.capability.vocabulary_rows, model.device)
+        error = distance(wanted, model.trial_logits())
+    except ModelError:
+        raise
+    except FORWARD_ERRORS as failure:
+        raise ModelError(f"{name} cannot be run: its packed forward fails with {first_line(failure)}") from None
+    if not error <= TOLERANCE[dtype]:  # NaN is no agreement
+        raise ModelError(f"{name} cannot be run exactly: its packed forward is {error:.2g} off transformers' own")
+    return model
+
+
+def reproduces(model: PackedModel, wanted: Tensor) -> bool:
+    """Whether a reworked model still says `wanted`; it may also fail where its code reads a replaced module."""
+    try:
+        return agree(wanted, model.trial_logits(), model.dtype)
+    except FORWARD_ERRORS:
+        return False

@@ -1,0 +1,61 @@
+"""A target without a network: a test double for engines and drafters."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from foredraft.core.plan_builder import indices
+from foredraft.core.step_plan import Segment, StepPlan
+from foredraft.core.vocabulary import Vocabulary
+from foredraft.model.slot_pool import SlotPool
+
+Law = Callable[[tuple[int, ...]], list[float]]
+
+
+class ScriptedTarget:
+    """Logits from a function of the whole history.
+
+    Its cache holds the tokens themselves, one a slot, so a row's history is read back through slots and masks exactly
+    as a model reads keys: a wrong slot, mask or position shows as wrong text.
+
+    Attributes:
+        law: From a history (token ids from the first on) to logits, [V].
+        forwards: Rows of every forward so far.
+    """
+
+    def __init__(self, law: Law, *, vocabulary: int, context_length: int = 4096, slots: int = 4096, eos=()):
+        self.name = "scripted"
+        self.law = law
+        self.vocabulary = Vocabulary(rows=vocabulary, size=vocabulary, eos_token_ids=tuple(eos))
+        self.context_length = context_length
+        self.pool = SlotPool(slots)
+        self.tokenizer = None
+        self.written = torch.full((slots,), -1)
+        self.places = torch.full((slots,), -1)
+        self.forwards: list[int] = []
+        self.pool.groups["target"] = self  # so that the pool moves its rows as it moves keys and values
+
+    def move(self, source: list[int], target: list[int]) -> None:
+        for store in (self.written, self.places):
+            store[target] = store[source]
+
+    def forward(self, plan: StepPlan) -> Tensor:
+        slots = indices(plan.write, torch.device("cpu"))
+        self.written[slots], self.places[slots] = plan.tokens[0], plan.positions[0]
+        self.forwards.append(plan.tokens.shape[1])
+        wanted = set(plan.logit_rows.tolist())
+        rows = [
+            self.row(segment, row)
+            for segment in plan.segments
+            for row in range(segment.rows)
+            if segment.start + row in wanted
+        ]
+        return torch.stack(rows) if rows else torch.empty(0, self.vocabulary.rows)
+
+    def row(self, segment: Segment, row: int) -> Tensor:
+        seen = segment.visible(None)
+        slots = indices(segment.keys, torch.device("cpu"))
+        slots = slots if seen is None else slots[seen[row]]
+        assert self.places[slots].tolist() == list(range(len(slots))), "a row sees positions out of order"
+        return torch.tensor(self.law(tuple(self.written[slots].tolist())), dtype=torch.float32)

@@ -1,0 +1,77 @@
+"""The model whose text is written, as the engine sees it."""
+
+from typing import Protocol
+
+from torch import Tensor
+
+from foredraft.core.sampling_params import whole
+from foredraft.core.step_plan import StepPlan
+from foredraft.core.vocabulary import Vocabulary
+from foredraft.model.devices import Device, find_device, find_dtype, use_threads
+from foredraft.model.loading import find_checkpoint, load_tokenizer, vocabulary_of
+from foredraft.model.packed_model import PackedModel, load_packed_model
+from foredraft.model.slot_pool import SlotPool
+
+MEMORY_SHARE = 0.4  # of free memory, for the cache
+CONTEXTS = 16  # full-length requests the cache holds where memory allows
+
+
+class Target(Protocol):
+    """Packed forwards over a pool, and what is known of the tokens."""
+
+    name: str
+    vocabulary: Vocabulary
+    context_length: int
+    pool: SlotPool
+    tokenizer: object | None
+
+    def forward(self, plan: StepPlan) -> Tensor:
+        """Logits of the plan's wanted rows, [R, V]."""
+
+
+class ModelTarget:
+    """A target loaded through transformers.
+
+    Attributes:
+        name: As the user gave it.
+        model: The packed model.
+        place: The device it runs on.
+        pool: Its cache; drafters may add layers to it.
+    """
+
+    def __init__(self, name: str, model: PackedModel, place: Device, pool: SlotPool, tokenizer, vocabulary: Vocabulary):
+        self.name, self.model, self.place, self.pool = name, model, place, pool
+        self.tokenizer, self.vocabulary = tokenizer, vocabulary
+        self.context_length = model.capability.context_length
+        model.attach(pool, "target")
+
+    def forward(self, plan: StepPlan) -> Tensor:
+        return self.model.forward(plan)
+
+
+def load_target(
+    name: str,
+    *,
+    dtype: str = "auto",
+    device: str = "auto",
+    threads: int | None = None,
+    cache_tokens: int | None = None,
+) -> ModelTarget:
+    """Load `name` with a cache of `cache_tokens` slots; none sizes it from the context and free memory.
+
+    Raises `ModelError` for a model that is missing, broken or not exactly runnable, `ConfigError` for a bad option.
+    """
+    use_threads(threads)
+    if cache_tokens is not None:
+        whole("cache_tokens", cache_tokens, 1)
+    place = find_device(device)
+    checkpoint = find_checkpoint(name)
+    model = load_packed_model(checkpoint, find_dtype(dtype, place), place)
+    tokenizer = load_tokenizer(checkpoint)
+    pool = SlotPool(cache_tokens or affordable_slots(model, place), place.torch_device)
+    return ModelTarget(name, model, place, pool, tokenizer, vocabulary_of(checkpoint, tokenizer))
+
+
+def affordable_slots(model: PackedModel, place: Device) -> int:
+    affordable = int(MEMORY_SHARE * place.free_memory() / model.bytes_per_token)
+    return max(1, min(CONTEXTS * model.capability.context_length, affordable))

@@ -1,0 +1,96 @@
+"""Noise that belongs to a position: counter-based, so any token's noise can be computed alone, in any order.
+
+Every value is a hash of its coordinates. Nothing is drawn from a stateful generator, so a drafter, the target and a
+later replay see the same noise for the same seed, position and token.
+"""
+
+from functools import lru_cache
+from hashlib import blake2b
+
+import torch
+from torch import Tensor
+
+BITS = 64
+MASK = (1 << BITS) - 1
+# splitmix64 (Steele, Lea, Flood 2014): the odd increment and the finaliser's (shift, multiplier) rounds.
+INCREMENT = 0x9E3779B97F4A7C15
+ROUNDS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
+LAST_SHIFT = 31
+GUMBEL_SALT = 0x6A09E667F3BCC908
+
+UNIT_BITS = 52
+UNIT = 2.0**-UNIT_BITS
+# Rows are hashed in pieces this large so that the working set stays in the second-level cache.
+CHUNK = 1 << 17
+
+
+def gumbel(seed: int, positions: Tensor, width: int) -> Tensor:
+    """Standard Gumbel noise of the token ids 0 to width - 1 at each absolute position.
+
+    A value depends on (seed, position, token id) alone, whatever the other rows and the width are. The hash is exact
+    integer arithmetic and the logarithms are taken in float64, so devices agree but for a rare last-bit rounding.
+    Values lie in (-3.6, 36.8); none is infinite.
+
+    Args:
+        seed: Any int; taken modulo 2**64.
+        positions: Absolute positions, int64 [R].
+        width: Tokens of a row.
+
+    Returns:
+        float32 [R, width] on the device of `positions`.
+    """
+    steps = torch.arange(width, device=positions.device) * signed(INCREMENT)  # [V]
+    pieces = row_keys(seed, positions)[:, None].split(max(1, CHUNK // width))
+    return torch.cat([noise_of(mixed(piece + steps)) for piece in pieces])
+
+
+def gumbel_at(seed: int, positions: Tensor, tokens: Tensor) -> Tensor:
+    """`gumbel` of single pairs: the noise of `tokens[i]` at `positions[i]`, float32 [N], bit for bit the same."""
+    return noise_of(mixed(row_keys(seed, positions) + tokens * signed(INCREMENT)))
+
+
+def row_keys(seed: int, positions: Tensor) -> Tensor:
+    return mixed(positions * signed(INCREMENT) + signed(mixed_int(seed ^ GUMBEL_SALT)))
+
+
+def noise_of(hashed: Tensor) -> Tensor:
+    """Standard Gumbel values of 64-bit hashes."""
+    units = shifted(hashed, BITS - UNIT_BITS).double().add_(0.5).mul_(UNIT)  # strictly inside (0, 1)
+    return units.log_().neg_().log_().neg_().float()
+
+
+def uniform(seed: int, position: int, stream: str, index: int) -> float:
+    """A number in [0, 1) keyed by its arguments; independent between streams and of `gumbel`."""
+    key = mixed_int(seed ^ stream_salt(stream))
+    key = mixed_int(key + position * INCREMENT)
+    return (mixed_int(key + index * INCREMENT) >> (BITS - 53)) * 2.0**-53
+
+
+@lru_cache
+def stream_salt(stream: str) -> int:
+    return int.from_bytes(blake2b(stream.encode(), digest_size=8).digest(), "little")
+
+
+def mixed(values: Tensor) -> Tensor:
+    """Splitmix64's finaliser on int64 bit patterns, in place."""
+    for shift, multiplier in ROUNDS:
+        values.bitwise_xor_(shifted(values, shift)).mul_(signed(multiplier))
+    return values.bitwise_xor_(shifted(values, LAST_SHIFT))
+
+
+def shifted(values: Tensor, bits: int) -> Tensor:
+    """Logical shift right: torch's own shift of int64 copies the sign."""
+    return (values >> bits).bitwise_and_((1 << (BITS - bits)) - 1)
+
+
+def mixed_int(value: int) -> int:
+    """`mixed` for one Python int, modulo 2**64."""
+    value &= MASK
+    for shift, multiplier in ROUNDS:
+        value = (value ^ (value >> shift)) * multiplier & MASK
+    return value ^ (value >> LAST_SHIFT)
+
+
+def signed(value: int) -> int:
+    """The int64 with the same 64 bits."""
+    return value - (1 << BITS) if value >> (BITS - 1) else value

@@ -1,0 +1,168 @@
+from itertools import product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foredraft.core.draft_tree import ROOT
+from foredraft.drafters.suffix_guess import GuessLimits, best_guess
+from foredraft.drafters.suffix_tree import SuffixTree
+
+ALPHABET, DEPTH = 3, 5
+texts = st.lists(st.integers(0, ALPHABET - 1), min_size=1, max_size=40)
+limits = st.builds(
+    GuessLimits,
+    nodes=st.integers(1, 6),
+    depth=st.integers(1, 5),
+    width=st.just(1),
+    factor=st.sampled_from([0.5, 1.0, 2.0]),
+    min_prob=st.sampled_from([0.0, 0.1, 0.4]),
+)
+
+
+def tree_of(sequences, depth=DEPTH):
+    tree = SuffixTree(depth)
+    for text in sequences:
+        tree.insert(text)
+    return tree
+
+
+def make_limits(*, nodes=8, depth=8, width=1, factor=4.0, min_prob=0.1):
+    return GuessLimits(nodes=nodes, depth=depth, width=width, factor=factor, min_prob=min_prob)
+
+
+def occurrences(string, sequences):
+    width = len(string)
+    return sum(text[i : i + width] == string for text in sequences for i in range(len(text) - width + 1))
+
+
+def shares(string, sequences):
+    """Each token's share of what the string's occurrences go on with."""
+    whole = occurrences(string, sequences)
+    return {token: occurrences([*string, token], sequences) / whole for token in range(ALPHABET)}
+
+
+def matches(context, sequences):
+    lengths = range(1, min(DEPTH - 1, len(context)) + 1)
+    return [length for length in lengths if occurrences(context[-length:], sequences)]
+
+
+def reference_chains(string, sequences, room, least, prob=1.0):
+    """(tokens, score) of every chain that always takes a likeliest token; several where counts tie."""
+    share = shares(string, sequences) if room else {}
+    top = max(share.values(), default=0.0)
+    if not top or prob * top < least:
+        return [((), 0.0)]
+    chains = []
+    for token in [token for token in share if share[token] == top]:
+        for rest, score in reference_chains([*string, token], sequences, room - 1, least, prob * top):
+            chains.append(((token, *rest), prob * top + score))
+    return chains
+
+
+def probability(string, path, sequences):
+    prob = 1.0
+    for i, token in enumerate(path):
+        here = [*string, *path[:i]]
+        whole = occurrences(here, sequences)
+        prob *= occurrences([*here, token], sequences) / whole if whole else 0.0
+    return prob
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(texts, min_size=1, max_size=3), texts, limits)
+def test_chain_is_the_best_likeliest_continuation(sequences, context, limits):
+    guess = best_guess(tree_of(sequences), context, limits)
+    every, least = [((), 0.0)], [0.0]
+    for matched in matches(context, sequences):
+        room = min(limits.nodes, limits.depth, int(limits.factor * matched + 1e-6), DEPTH - matched)
+        chains = reference_chains(context[-matched:], sequences, room, limits.min_prob)
+        every += chains
+        least.append(min(score for _, score in chains))
+    assert guess.parents == list(range(-1, len(guess.tokens) - 1))
+    assert any(tuple(guess.tokens) == tokens and guess.score == pytest.approx(score) for tokens, score in every)
+    assert guess.score >= max(least) - 1e-9
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(texts, min_size=1, max_size=2), texts, limits)
+def test_tree_holds_the_most_probable_nodes_of_the_best_match(sequences, context, limits):
+    wide = make_limits(
+        nodes=limits.nodes, depth=limits.depth, width=ALPHABET, factor=limits.factor, min_prob=limits.min_prob
+    )
+    guess = best_guess(tree_of(sequences), context, wide)
+    scores = [0.0]
+    for matched in matches(context, sequences):
+        deepest = min(limits.depth, DEPTH - matched)
+        paths = [path for length in range(1, deepest + 1) for path in product(range(ALPHABET), repeat=length)]
+        probs = [probability(context[-matched:], path, sequences) for path in paths]
+        likely = sorted((prob for prob in probs if prob > 0 and prob >= limits.min_prob), reverse=True)
+        scores.append(sum(likely[: min(limits.nodes, int(limits.factor * matched + 1e-6))]))
+    assert guess.score == pytest.approx(max(scores))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(texts, min_size=1, max_size=3), texts, limits, st.integers(2, 3))
+def test_tree_keeps_to_its_limits(sequences, context, limits, width):
+    wide = make_limits(nodes=limits.nodes, depth=limits.depth, width=width)
+    guess = best_guess(tree_of(sequences), context, wide)
+    children: dict[int, list[int]] = {}
+    depths = {ROOT: 0}
+    for node, (token, parent) in enumerate(zip(guess.tokens, guess.parents, strict=True)):
+        children.setdefault(parent, []).append(token)
+        depths[node] = depths[parent] + 1
+    assert len(guess.tokens) <= limits.nodes
+    assert max(depths.values()) <= limits.depth
+    assert all(len(set(siblings)) == len(siblings) <= width for siblings in children.values())
+
+
+def test_tree_takes_nodes_by_probability():
+    tree = tree_of([[1, 5, 7], [1, 5, 8], [1, 5, 7], [1, 6, 9]])
+    guess = best_guess(tree, [1], make_limits(width=2, factor=5.0))
+    assert guess.tokens == [5, 7, 6, 8, 9]
+    assert guess.parents == [-1, 0, -1, 0, 2]
+    assert guess.score == pytest.approx(0.75 + 0.5 + 0.25 + 0.25 + 0.25)
+
+
+def test_probability_is_the_product_of_shares():
+    tree = tree_of([[1, 2, 3], [1, 2, 4], [1, 2, 3], [1, 5, 6]])
+    guess = best_guess(tree, [1], make_limits())
+    assert guess.tokens == [2, 3]
+    assert guess.score == pytest.approx(3 / 4 + 3 / 4 * 2 / 3)
+
+
+@pytest.mark.parametrize(("min_prob", "drafted"), [(0.5, [2, 3]), (0.51, [2]), (0.76, [])])
+def test_chain_stops_below_the_least_probability(min_prob, drafted):
+    tree = tree_of([[1, 2, 3], [1, 2, 4], [1, 2, 3], [1, 5, 6]])
+    assert best_guess(tree, [1], make_limits(min_prob=min_prob)).tokens == drafted
+
+
+@pytest.mark.parametrize(("factor", "drafted"), [(0.0, 0), (0.4, 0), (0.5, 1), (1.0, 2), (1.5, 3)])
+def test_length_is_bounded_by_the_match(factor, drafted):
+    tree = tree_of([[1, 2, 3, 4, 5, 6, 7]], depth=24)
+    assert len(best_guess(tree, [9, 1, 2], make_limits(factor=factor)).tokens) == drafted
+
+
+@pytest.mark.parametrize("tree_depth", [3, 24])
+def test_longer_match_wins_a_tie(tree_depth):
+    tree = tree_of([[8, 1, 5], [9, 1, 6], [9, 1, 6], [7, 1, 6]], depth=tree_depth)
+    assert best_guess(tree, [8, 1], make_limits(depth=1)).tokens == [5]
+
+
+@pytest.mark.parametrize("copies", [1, 20])
+def test_latest_continuation_wins_a_tie(copies):
+    tree = tree_of([[1, 5], [1, 6]] * copies)
+    assert best_guess(tree, [1], make_limits()).tokens == [6]
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_text_repeated_for_longer_than_the_tree_is_deep_drafts_a_full_length(width):
+    text = list(range(100, 140))
+    tree = tree_of([text], depth=8)
+    assert best_guess(tree, text[:30], make_limits(depth=5, factor=1.0, width=width)).tokens == text[30:34]
+
+
+def test_only_a_higher_score_beats_the_one_given():
+    tree = tree_of([[1, 2]])
+    assert best_guess(tree, [1], make_limits(), to_beat=0.9).tokens == [2]
+    assert best_guess(tree, [1], make_limits(), to_beat=1.0).tokens == []
