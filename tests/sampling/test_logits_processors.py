@@ -119,6 +119,21 @@ def test_top_p_of_a_wide_vocabulary_is_that_of_transformers(seed, spread, p):
     assert expected.isinf().any()
 
 
+@pytest.mark.parametrize("fields", [{"top_p": 0.9}, {"typical_p": 0.9}])
+def test_flat_and_steep_rows_are_cut_alike_together_and_alone(fields):
+    logits = random_logits(0, rows=3, width=5000) * torch.tensor([[0.1], [1.0], [4.0]])
+    sampler = sampler_of(temperature=1.0, vocab=vocabulary(5000, 5000), **fields)
+    alone = [sampler.scores(row[None], [[]]) for row in logits]
+    assert torch.equal(sampler.scores(logits, [[]] * 3), torch.cat(alone))
+
+
+@pytest.mark.parametrize("fields", [{"top_p": 1 - 1e-9}, {"typical_p": 1 - 1e-9}])
+def test_a_share_just_below_one_cuts_rounding_errors_at_most(fields):
+    logits = random_logits(0, rows=50)
+    cut = sampler_of(temperature=1.0, **fields).scores(logits, [[]] * 50).isinf()
+    assert logits.softmax(-1)[cut].sum() < 1e-6
+
+
 def test_presence_and_frequency_count_the_output_and_the_path():
     logits = random_logits(0)
     scores = sampler_of(presence_penalty=0.5, frequency_penalty=0.25).scores(logits, PATHS)

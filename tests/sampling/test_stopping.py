@@ -103,6 +103,10 @@ def test_neither_stop_tokens_nor_strings_count_before_the_minimum():
     assert push(stopper, "axx") == Stop(3, "stop", "ax")
 
 
+def test_a_stop_string_that_does_not_count_is_not_held_back():
+    assert push(stopper_of(min_new_tokens=2, stop=("b",)), "ab") == Stop(2, None, "ab")
+
+
 def test_a_stop_string_of_the_first_tokens_is_not_found_later():
     # "ab" is held as a beginning of "abc" when the minimum is reached, with the whole of "b" inside.
     assert push(stopper_of(min_new_tokens=2, stop=("b", "abc")), "abd") == Stop(3, None, "abd")

@@ -1,0 +1,1 @@
+"""The nouns everyone speaks."""

@@ -114,7 +114,7 @@ class GrowingTree:
         values, laws = self.choice.order(scores, depths, [parent + 1 for parent in parents])
         self.laws.update(zip(parents, laws, strict=True))
         best = values.topk(self.width, dim=-1)
-        gains = best.values - values.logsumexp(-1, keepdim=True) if self.ranks else best.values
+        gains = best.values if self.chain else best.values - values.logsumexp(-1, keepdim=True)
         fresh = []
         for parent, tokens, row in zip(parents, best.indices.tolist(), gains.tolist(), strict=True):
             base = self.nodes[parent].score if parent != ROOT else 0.0
@@ -125,11 +125,6 @@ class GrowingTree:
                     fresh.append(len(self.nodes))
                     self.nodes.append(Candidate(token, parent, score, depth))
         self.advance(fresh, scores)
-
-    @property
-    def ranks(self) -> bool:
-        """Whether the value of a node matters: a chain without early stop never compares nodes."""
-        return not self.chain or self.task.request.speculation.draft_confidence_threshold > 0
 
     def advance(self, fresh: list[int], scores: Tensor) -> None:
         """Choose the next frontier among the level just drafted; none ends the draft."""

@@ -54,7 +54,9 @@ def capability_of(model_class: type, config: PretrainedConfig) -> Capability:
         heads=config.num_attention_heads,
         kv_heads=getattr(config, "num_key_value_heads", None) or config.num_attention_heads,
         hidden_size=config.hidden_size,
-        windows=windows_of(config) if makes_window_masks(model_class) else dict.fromkeys(range(config.num_hidden_layers)),
+        windows=windows_of(config)
+        if makes_window_masks(model_class)
+        else dict.fromkeys(range(config.num_hidden_layers)),
         context_length=getattr(config, "max_position_embeddings", None) or 2**31,
         vocabulary_rows=config.vocab_size,
     )
@@ -69,15 +71,15 @@ def refuse_recurrent(model_class: type, config: PretrainedConfig, name: str) -> 
         raise ModelError(f"{name} cannot be run exactly: it keeps recurrent state that cannot be rolled back")
 
 
-def makes_window_masks(model_class: type) -> bool:
-    """Whether the model's code can make a sliding mask: others may carry `sliding_window` in their config and ignore it."""
-    return hasattr(sys.modules[model_class.__module__], "create_sliding_window_causal_mask")
-
-
-def windows_of(config: PretrainedConfig) -> dict[int, int | None]:
+def windows_of(model_class: type, config: PretrainedConfig) -> dict[int, int | None]:
     """Sliding window of each layer; a config without layer kinds gives its window to all layers."""
     window = getattr(config, "sliding_window", None)
     kinds = getattr(config, "layer_types", None) or ["sliding_attention"] * config.num_hidden_layers
-    if getattr(config, "use_sliding_window", True) is False:
+    if getattr(config, "use_sliding_window", True) is False or not makes_window_masks(model_class):
         window = None
     return {i: window if kind == "sliding_attention" else None for i, kind in enumerate(kinds)}
+
+
+def makes_window_masks(model_class: type) -> bool:
+    """Whether the model's code makes sliding masks: others may carry a `sliding_window` in their config and ignore it."""
+    return hasattr(sys.modules[model_class.__module__], "create_sliding_window_causal_mask")

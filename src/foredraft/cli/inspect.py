@@ -1,0 +1,89 @@
+"""`foredraft inspect`: what a model is, and what foredraft can do with it."""
+
+import json
+from dataclasses import asdict
+from typing import Annotated
+
+from cyclopts import Parameter
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from foredraft.cli.flags import flags_of, given
+from foredraft.cli.load_options import LoadOptions, loading
+from foredraft.cli.model_report import ModelReport, report_of
+from foredraft.model.target import load_target
+
+PlaceFlags = flags_of(LoadOptions, omit=("model", "max_batch"))
+
+
+def inspect(
+    model: str,
+    /,
+    *,
+    draft_model: str | None = None,
+    as_json: Annotated[bool, Parameter(name="--json", show_default=False)] = False,
+    load: Annotated[PlaceFlags, Parameter(name="*", group="Model")] = PlaceFlags(),  # noqa: B008
+) -> None:
+    """Load a model and say what it is, which drafting methods fit it, and what it costs to run.
+
+    Args:
+        model: A folder, a hub id or an embedded name.
+        draft_model: Try this model as its drafter.
+        as_json: Print one JSON object instead of a table.
+    """
+    with loading(model):
+        report = report_of(load_target(model, **given(load)), draft_model)
+    if as_json:
+        print(json.dumps(asdict(report)))
+    else:
+        Console().print(table_of(report, title=model))
+
+
+def table_of(report: ModelReport, *, title: str) -> Table:
+    table = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True, style="bold")
+    table.add_column(overflow="fold")
+    for name, value in rows_of(report).items():
+        table.add_row(name, Text(value))
+    return table
+
+
+def rows_of(report: ModelReport) -> dict[str, str]:
+    stops = ", ".join(f"{token!r} ({i})" for i, token in report.stop_tokens.items())
+    return {
+        "architecture": report.architecture,
+        "layers": f"{report.layers}, hidden size {report.hidden_size}",
+        "heads": f"{report.heads}, of keys and values {report.kv_heads}",
+        "head size": f"keys {numbers(report.key_sizes)}, values {numbers(report.value_sizes)}",
+        "window": window_of(report),
+        "context": f"{report.context_length} tokens",
+        "vocabulary": f"{report.vocabulary_size} tokens in {report.vocabulary_rows} rows of logits",
+        "stop tokens": stops or "none",
+        "chat template": "yes" if report.chat_template else "no",
+        "EAGLE-3 features": f"input of layers {numbers(report.feature_layers)}"
+        if report.feature_layers
+        else "too few layers",
+        "path": f"{report.dtype}, {report.path}",
+        "memory": f"weights {size(report.weight_bytes)}, cache {size(report.cache_bytes_per_token)} a token",
+        "cache": f"{report.cache_tokens} tokens, {size(report.cache_tokens * report.cache_bytes_per_token)}",
+        **{f"drafter {name}": f"no: {reason}" if reason else "fits" for name, reason in report.drafters.items()},
+    }
+
+
+def window_of(report: ModelReport) -> str:
+    if report.window is None:
+        return "none: every layer sees the whole context"
+    return f"{report.window} positions in {len(report.window_layers)} of {report.layers} layers"
+
+
+def numbers(values: list[int]) -> str:
+    return ", ".join(map(str, values))
+
+
+def size(count: int) -> str:
+    """Bytes as a number with a decimal unit."""
+    for unit, scale in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if count >= scale:
+            return f"{count / scale:.1f} {unit}"
+    return f"{count} B"

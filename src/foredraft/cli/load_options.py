@@ -1,0 +1,49 @@
+"""Which model the command line loads, and how."""
+
+import sys
+import warnings
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass
+
+from huggingface_hub.utils import disable_progress_bars
+from rich.console import Console
+from transformers.utils import logging
+
+from foredraft.core.speculation_config import SpeculationConfig
+from foredraft.engine.engine import Engine
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoadOptions:
+    """Which model runs where.
+
+    Attributes:
+        model: Target: a folder, a hub id or an embedded name.
+        dtype: Of weights and cache: auto (the device's fast one), fp32, bf16 or fp16.
+        device: auto, cpu, cuda or cuda:N.
+        threads: CPU threads; torch chooses when none are given.
+        cache_tokens: Tokens the cache holds; when not given it is sized from the context and free memory.
+        max_batch: Most requests that run at once.
+    """
+
+    model: str = "tiny"
+    dtype: str = "auto"
+    device: str = "auto"
+    threads: int | None = None
+    cache_tokens: int | None = None
+    max_batch: int = 8
+
+
+def load_engine(options: LoadOptions, speculation: SpeculationConfig) -> Engine:
+    """An engine over the target and the drafter asked for. Raises `UserError` kinds."""
+    with loading(options.model):
+        return Engine.from_pretrained(**asdict(options), speculation=speculation)
+
+
+def loading(name: str) -> AbstractContextManager:
+    """Says on a terminal's standard error that a model is being loaded; keeps the libraries' own remarks away."""
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    disable_progress_bars()
+    warnings.simplefilter("ignore")
+    return Console(stderr=True).status(f"loading {name}") if sys.stderr.isatty() else nullcontext()

@@ -1,0 +1,1 @@
+"""The one loop: engine, scheduler, outputs."""

@@ -1,0 +1,1 @@
+"""Tokens in, logits out: loading, packed forward, attention, slot pool, device fast paths."""

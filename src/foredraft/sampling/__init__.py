@@ -1,0 +1,1 @@
+"""The target distribution of a node: processors, position-keyed noise, stop conditions."""

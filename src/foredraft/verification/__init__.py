@@ -1,0 +1,1 @@
+"""Acceptance rules over draft trees: accept, never draft."""
