@@ -4,15 +4,14 @@ import pytest
 from rich.console import Console
 from transformers import AutoTokenizer
 
-from foredraft.cli.ordered_stream import in_order
 from foredraft.cli.reporters import ScreenReporter
 from foredraft.core.speculation_config import SpeculationConfig
 from foredraft.engine.output import TokenEvent
 
 
-def event(tokenizer, text, sources, *, end=None, index=0):
+def event(tokenizer, text, sources, end):
     tokens = tokenizer(text)["input_ids"]
-    return TokenEvent(index=index, sample=0, tokens=tokens, sources=sources, text=text, finish_reason=end)
+    return TokenEvent(index=0, sample=0, tokens=tokens, sources=sources, text=text, finish_reason=end)
 
 
 @pytest.fixture
@@ -25,7 +24,7 @@ def show(model):
         console = Console(file=io.StringIO(), force_terminal=terminal, color_system=colours, width=20)
         reporter = ScreenReporter(console, tokenizer, SpeculationConfig(method="ngram"))
         for text, sources, end in events:
-            reporter.token(event(tokenizer, text, sources, end=end), "")
+            reporter.token(event(tokenizer, text, sources, end), "")
         return console.file.getvalue()
 
     return shown
@@ -42,11 +41,3 @@ def test_drafted_tokens_are_coloured_and_the_targets_own_are_not(show):
 def test_without_a_terminal_the_text_is_plain_and_never_wrapped(show):
     long = "[b]x[/b] " * 10
     assert show((long, ["ngram"] * len(long), "stop"), terminal=False) == long + "\n"
-
-
-def test_what_comes_early_waits_for_its_turn(model):
-    tokenizer = AutoTokenizer.from_pretrained(model)
-    first, second = (event(tokenizer, "a", [None], index=index) for index in (0, 1))
-    stream = [second, first]
-    assert list(in_order(stream, [(0, 0), (1, 0)])) == [first]
-    assert list(in_order(stream, [(1, 0), (0, 0)])) == [second]

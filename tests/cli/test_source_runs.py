@@ -67,7 +67,7 @@ def test_a_stop_string_is_not_shown(tokenizer):
 def test_runs_always_join_to_the_text(tokenizer, seed):
     rng = random.Random(seed)
     words = ["naïve ", "日本", "🙂", "END", "EN", " x", "é"]
-    tokens = tokenizer("".join(rng.choices(words, k=20)))["input_ids"]
+    tokens = tokenizer("start " + "".join(rng.choices(words, k=20)))["input_ids"]
     steps = []
     while tokens:
         size = rng.randint(1, 5)

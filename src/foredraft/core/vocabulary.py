@@ -19,3 +19,4 @@ class Vocabulary:
 
     def __post_init__(self) -> None:
         assert 0 < self.size <= self.rows
+        assert all(0 <= token < self.rows for token in self.eos_token_ids)

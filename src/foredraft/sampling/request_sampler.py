@@ -47,6 +47,7 @@ class RequestSampler:
         self.history = list(prompt)
         self.prompt_length = len(prompt)
         self.greedy = params.temperature == 0
+        self.noise: dict[int, Tensor] = {}  # by absolute position, from the next one on
         # Where most tokens are cut off, noise for them would be most of the work.
         self.truncates = params.top_k > 0 or params.top_p < 1 or params.min_p > 0 or params.typical_p < 1
         self.processors = make_processors(params, prompt, vocabulary, list(bad_words))
@@ -62,6 +63,7 @@ class RequestSampler:
         for processor in self.processors:
             processor.commit(tokens)
         self.processors = [processor for processor in self.processors if not processor.spent]
+        self.noise = {position: row for position, row in self.noise.items() if position >= len(self.history)}
 
     def scores(self, logits: Tensor, paths: list[list[int]]) -> Tensor:
         """Logits after every processor, float32 [R, V]; forbidden tokens are -inf.
@@ -84,13 +86,22 @@ class RequestSampler:
         """
         if self.greedy:
             return scores
-        positions = torch.tensor(depths, dtype=torch.long, device=scores.device) + len(self.history)
         if not self.truncates:
-            return scores + gumbel(self.seed, positions, scores.shape[-1])
+            return scores + self.noise_rows(depths, scores)
+        positions = torch.tensor(depths, dtype=torch.long, device=scores.device) + len(self.history)
         row, token = (scores > -inf).nonzero(as_tuple=True)
         perturbed = scores.clone()
         perturbed[row, token] += gumbel_at(self.seed, positions[row], token)
         return perturbed
+
+    def noise_rows(self, depths: list[int], scores: Tensor) -> Tensor:
+        """Noise of each row's position, [R, V]. Siblings share a position, and drafter and target the noise."""
+        positions = [len(self.history) + depth for depth in depths]
+        missing = sorted(set(positions) - self.noise.keys())
+        if missing:
+            fresh = gumbel(self.seed, torch.tensor(missing, device=scores.device), scores.shape[-1])
+            self.noise.update(zip(missing, fresh, strict=True))
+        return torch.stack([self.noise[position] for position in positions])
 
     def draw(self, scores: Tensor, depths: list[int]) -> list[int]:
         """The token each row's position takes, [R]; ties go to the lowest id."""
