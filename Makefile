@@ -1,5 +1,6 @@
 # make demo   four prompts with and without speculation
-# make test   lint, then every test
+# make test   ruff's checks, then every test
+# make lint   ruff's checks and its formatting
 # Each sets up .venv first; the second time that takes no time.
 
 PYTHON ?= python3
@@ -11,7 +12,8 @@ READY := .venv/.ready
 demo: $(READY)
 	$(BIN)/foredraft demo
 
-test: lint
+test: $(READY)
+	$(BIN)/ruff check
 	$(BIN)/pytest -q
 
 lint: $(READY)

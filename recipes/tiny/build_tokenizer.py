@@ -1,6 +1,6 @@
 """Train the 8,192-token byte-level tokenizer of the tiny family and cut the corpus into token streams.
 
-    python recipes/tiny/build_tokenizer.py --data ../shared/data/train --output .work/tiny
+python recipes/tiny/build_tokenizer.py --data ../shared/data/train --output .work/tiny
 """
 
 import argparse
@@ -14,7 +14,9 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from transformers import PreTrainedTokenizerFast
 
 VOCABULARY = 8192
-WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 
 
 def train_tokenizer(texts: list[str]) -> Tokenizer:

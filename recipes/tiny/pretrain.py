@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from corpus import MIXTURE, Rows
+from corpus import ANNEAL_MIXTURE, MIXTURE, Rows
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, kl_div, normalize
 from transformers import AutoModelForCausalLM, LlamaConfig
@@ -218,6 +218,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--grow-at", type=float, default=0.45, help="share of the run after which layers are stacked")
+    parser.add_argument("--anneal-at", type=float, default=0.83, help="share after which copying is practised more")
     parser.add_argument("--rows", type=int, default=8, help="rows of a global batch")
     parser.add_argument("--micro", type=int, default=2)
     parser.add_argument("--length", type=int, default=1024)
@@ -244,8 +245,9 @@ def train(args) -> None:
         started = time.monotonic()
         if run.model.config.num_hidden_layers < SIZES[args.size]["layers"] and run.step >= args.grow_at * args.steps:
             run = grown(run, args)
+        mixture = ANNEAL_MIXTURE if run.step >= args.anneal_at * args.steps else MIXTURE
         first, mine = run.step * args.rows, args.rows // world
-        rows = torch.from_numpy(data.batch(first + rank * mine, mine, args.length))
+        rows = torch.from_numpy(data.batch(first + rank * mine, mine, args.length, mixture))
         loss = train_step(run, forward, rows, args.micro, rate_at(run.step, args.steps))
         run.step += 1
         if rank == 0:

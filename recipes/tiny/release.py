@@ -1,6 +1,6 @@
 """Write a trained model of the tiny family into the package: int8 weights, config, tokenizer, figures for its card.
 
-    python recipes/tiny/release.py --size target --work .work/tiny --output src/foredraft/assets/tiny
+python recipes/tiny/release.py --size target --work .work/tiny --output src/foredraft/assets/tiny
 """
 
 import argparse

@@ -40,7 +40,7 @@ def test_bad_arguments(refused, arguments, said):
         (["hi", "--drafter", "draft_model"], "needs a draft model"),
         (["hi", "--drafter", "draft_model", "--draft-model", "/no/such/model"], "/no/such/model"),
         ([""], "the prompt is empty"),
-        (["long " * 40], "the context"),
+        (["long " * 300], "the context"),
         (["hi", "--cache-tokens", "10"], "cache slots"),
         (["hi", "--dtype", "int3"], "dtype"),
         (["hi", "--device", "tpu"], "device"),

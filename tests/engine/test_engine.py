@@ -136,7 +136,9 @@ def test_logprobs_are_those_of_plain_decoding(random_drafter):
     plain = engine().generate([1, 2, 3], sampling)[0]
     drafted = engine().generate([1, 2, 3], sampling, random_drafter)[0]
     assert drafted.logprobs == plain.logprobs and len(plain.logprobs) == 30
-    assert all(len(entry.top) == 3 and entry.token == t for entry, t in zip(plain.logprobs, plain.token_ids, strict=True))
+    assert all(
+        len(entry.top) == 3 and entry.token == t for entry, t in zip(plain.logprobs, plain.token_ids, strict=True)
+    )
 
 
 def test_a_stream_tells_the_same_text_and_can_be_dropped(random_drafter):

@@ -74,7 +74,7 @@ def tiny_config(kind: str, **overrides) -> PretrainedConfig:
 
 @torch.no_grad()
 def save_tiny(config: PretrainedConfig, folder: Path, seed: int = 0) -> str:
-    """Write a random model of `config`: matrices with a standard deviation of 0.25, vectors spread around their start."""
+    """Write a random model of `config`: matrices with standard deviation 0.25, vectors spread around their start."""
     module = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     generator = torch.Generator().manual_seed(seed)
     for parameter in module.parameters():

@@ -76,7 +76,7 @@ def both_ways(
 
 
 def table_of(rows: list[tuple[str, SpeculationConfig, Comparison]]) -> Table:
-    table = Table("prompt", "drafter", box=SIMPLE, title="tokens a second", title_justify="left")
+    table = Table("prompt", "drafter", box=SIMPLE, padding=(0, 1, 0, 0), title="tokens a second", title_justify="left")
     for heading in ("plain", "drafted", "ratio", "tau", "accepted", "identical"):
         table.add_column(heading, justify="right", no_wrap=True)
     for title, config, pair in rows:

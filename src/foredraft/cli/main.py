@@ -5,7 +5,7 @@ import sys
 
 from cyclopts import App, CycloptsError, Parameter, UnusedCliTokensError
 
-import foredraft
+from foredraft import __version__
 from foredraft.core.errors import UserError
 
 USER_MISTAKE, BROKEN_PIPE, INTERRUPTED = 2, 1, 130
@@ -13,7 +13,7 @@ USER_MISTAKE, BROKEN_PIPE, INTERRUPTED = 2, 1, 130
 app = App(
     name="foredraft",
     help="Exact speculative decoding: the text your model would write, sooner.",
-    version=foredraft.__version__,
+    version=__version__,
     default_parameter=Parameter(negative=()),
     suppress_keyboard_interrupt=False,
 )

@@ -1,12 +1,12 @@
 """What can go wrong, as a tree.
 
-    ForedraftError
-    └── UserError            a value the caller gave cannot be served; one line, exit code 2, HTTP 400
-        ├── ConfigError      a sampling parameter or a speculation key
-        ├── PromptError      the prompt itself: empty, too long, unknown tokens
-        ├── ModelError       a checkpoint that cannot be loaded or run exactly
-        ├── VocabularyError  a drafter whose tokens are not the target's
-        └── SlotsError       the cache pool cannot hold the request
+ForedraftError
+└── UserError            a value the caller gave cannot be served; one line, exit code 2, HTTP 400
+    ├── ConfigError      a sampling parameter or a speculation key
+    ├── PromptError      the prompt itself: empty, too long, unknown tokens
+    ├── ModelError       a checkpoint that cannot be loaded or run exactly
+    ├── VocabularyError  a drafter whose tokens are not the target's
+    └── SlotsError       the cache pool cannot hold the request
 """
 
 
@@ -15,7 +15,7 @@ class ForedraftError(Exception):
 
 
 class UserError(ForedraftError, ValueError):
-    """A value the caller gave cannot be served. The message is one line that names the value and what would be right."""
+    """A value the caller gave cannot be served; the message is one line: the value and what would be right."""
 
 
 class ConfigError(UserError):

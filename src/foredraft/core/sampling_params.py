@@ -18,7 +18,8 @@ class SamplingParams:
         top_p: Keep the smallest set of tokens whose probability reaches it; 1 keeps all.
         min_p: Drop tokens below this share of the most likely token's probability; 0 keeps all.
         typical_p: Locally typical sampling (Meister et al. 2022); 1 is off.
-        repetition_penalty: Divides positive and multiplies negative logits of tokens seen in prompt or output; 1 is off.
+        repetition_penalty: Divides positive and multiplies negative logits of tokens seen before, prompt included;
+            1 is off.
         presence_penalty: Subtracted once from the logit of each token already written.
         frequency_penalty: Subtracted for each time a token was already written.
         logit_bias: Added to the logits of the given token ids.

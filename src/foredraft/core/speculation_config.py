@@ -103,7 +103,9 @@ class SpeculationConfig:
         try:
             values = json.loads(text)
         except json.JSONDecodeError as error:
-            raise ConfigError(f"speculative config is not JSON: {error.msg} at character {error.pos}: {text!r}") from None
+            raise ConfigError(
+                f"speculative config is not JSON: {error.msg} at character {error.pos}: {text!r}"
+            ) from None
         require(isinstance(values, dict), f"speculative config is {text!r}; it must be a JSON object")
         return cls.from_dict(values)
 

@@ -123,12 +123,12 @@ class DraftModelDrafter:
 @register("draft_model")
 def make_draft_model(config: SpeculationConfig, target: ModelTarget) -> DraftModelDrafter:
     """Load `config.model` beside `target`. Raises `ConfigError`, `ModelError` or `VocabularyError`."""
-    require(config.model is not None, "method draft_model needs a draft model: give its folder, hub id or embedded name")
+    require(
+        config.model is not None, "method draft_model needs a draft model: give its folder, hub id or embedded name"
+    )
     require(isinstance(target, ModelTarget), f"{target.name} is no loaded model; draft_model cannot draft for it")
     checkpoint = find_checkpoint(config.model)
     require_same_vocabulary(target.tokenizer, load_tokenizer(checkpoint), drafter=config.model)
     model = load_packed_model(checkpoint, target.model.dtype, target.place)
     model.attach(target.pool, f"draft_model {config.model}")
     return DraftModelDrafter(model, target.pool, context_length=checkpoint.capability.context_length)
-
-

@@ -1,7 +1,5 @@
 """The parts of one step, as functions over its work: draft, forward, verify."""
 
-from itertools import groupby
-
 import torch
 from torch import Tensor
 
@@ -34,8 +32,11 @@ def draft(batch: list[Work], pool: SlotPool) -> None:
 
 
 def by_drafter(batch: list[Work]) -> list[tuple[Drafter, list[Work]]]:
-    ordered = sorted(batch, key=lambda work: id(work.running.drafter))
-    return [(group[0].running.drafter, group) for _, g in groupby(ordered, lambda w: id(w.running.drafter)) for group in [list(g)]]
+    """The work of each drafter, in the order the drafters first appear."""
+    groups: dict[int, tuple[Drafter, list[Work]]] = {}
+    for work in batch:
+        groups.setdefault(id(work.running.drafter), (work.running.drafter, []))[1].append(work)
+    return list(groups.values())
 
 
 def draft_task(work: Work) -> DraftTask | None:

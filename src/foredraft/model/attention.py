@@ -68,9 +68,7 @@ def packed_attention(
     """
     assert holder.current is not None, "no forward is running"
     if attention_mask is not None or position_bias is not None:
-        raise ModelError(
-            f"{type(module).__name__} cannot be run: it brings an attention mask or position bias of its own"
-        )
+        raise ModelError(f"{type(module).__name__} cannot be packed: it makes a mask or position bias of its own")
     plan, layers = holder.current.plan, holder.current.layers
     layer = module.layer_idx
     window = sliding_window or holder.current.windows[layer]

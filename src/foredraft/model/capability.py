@@ -54,9 +54,7 @@ def capability_of(model_class: type, config: PretrainedConfig) -> Capability:
         heads=config.num_attention_heads,
         kv_heads=getattr(config, "num_key_value_heads", None) or config.num_attention_heads,
         hidden_size=config.hidden_size,
-        windows=windows_of(config)
-        if makes_window_masks(model_class)
-        else dict.fromkeys(range(config.num_hidden_layers)),
+        windows=windows_of(model_class, config),
         context_length=getattr(config, "max_position_embeddings", None) or 2**31,
         vocabulary_rows=config.vocab_size,
     )
@@ -81,5 +79,5 @@ def windows_of(model_class: type, config: PretrainedConfig) -> dict[int, int | N
 
 
 def makes_window_masks(model_class: type) -> bool:
-    """Whether the model's code makes sliding masks: others may carry a `sliding_window` in their config and ignore it."""
+    """Whether the model's code makes sliding masks; others may carry a `sliding_window` in their config unread."""
     return hasattr(sys.modules[model_class.__module__], "create_sliding_window_causal_mask")

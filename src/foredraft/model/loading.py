@@ -71,9 +71,7 @@ def cached_folder(name: str) -> str:
     try:
         return snapshot_download(name, local_files_only=True)
     except (OSError, ValueError):
-        raise ModelError(
-            f"no model at {name!r}: no such folder, the hub cannot be reached, and no copy is cached"
-        ) from None
+        raise ModelError(f"no model at {name!r}: no such folder, the hub is out of reach, no copy is cached") from None
 
 
 def class_and_capability(config: PretrainedConfig, name: str) -> dict:

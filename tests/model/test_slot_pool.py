@@ -1,0 +1,164 @@
+"""The pool owns every slot once, and a table's slots hold its own tokens whatever was accepted and moved."""
+
+import pytest
+import torch
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from foredraft.core.errors import SlotsError
+from foredraft.core.plan_builder import compact, indices
+from foredraft.model.slot_pool import LayerShape, SlotPool, SlotTable
+
+CPU = torch.device("cpu")
+SHAPES = {0: LayerShape(1, 2, 1), 3: LayerShape(2, 1, 3)}
+
+
+class PoolMachine(RuleBasedStateMachine):
+    """Every taken slot gets a token of its own, written as a key; the model is the tokens a table should hold."""
+
+    @initialize(size=st.integers(4, 48))
+    def make(self, size):
+        self.pool = SlotPool(size)
+        self.layers = [self.pool.add_layers(name, SHAPES, torch.float32) for name in ("target", "draft")]
+        self.tables: list[tuple[SlotTable, list[int], list[int]]] = []  # table, committed tokens, tail tokens
+        self.written = 0
+
+    @rule(expected=st.integers(0, 20))
+    def open(self, expected):
+        self.tables.append((self.pool.open(expected), [], []))
+
+    @precondition(lambda self: self.tables)
+    @rule(data=st.data(), count=st.integers(0, 9))
+    def take(self, data, count):
+        table, _, tail = data.draw(st.sampled_from(self.tables))
+        before = list(table.tail)
+        if count > self.pool.free:
+            with pytest.raises(SlotsError, match=f"{count} cache slots are needed and {self.pool.free} of"):
+                self.pool.take(table, count)
+            assert table.tail == before
+            return
+        slots = self.pool.take(table, count)
+        assert len(slots) == count and table.tail == before + slots
+        if slots:
+            self.write(slots, tail)
+
+    def write(self, slots: list[int], tail: list[int]) -> None:
+        tokens = list(range(self.written + 1, self.written + 1 + len(slots)))
+        self.written += len(slots)
+        tail += tokens
+        for layers in self.layers:
+            for layer, shape in SHAPES.items():
+                key, value = (
+                    torch.tensor(tokens).float()[None, :, None].expand(shape.heads, -1, size)
+                    for size in (shape.key_size, shape.value_size)
+                )
+                layers.write(layer, compact(slots, CPU), key, -value)
+
+    @precondition(lambda self: self.tables)
+    @rule(data=st.data(), in_order=st.booleans())
+    def keep(self, data, in_order):
+        entry = data.draw(st.sampled_from(self.tables))
+        table, committed, tail = entry
+        chosen = data.draw(st.lists(st.sampled_from(range(len(tail))), unique=True)) if tail else []
+        chosen = sorted(chosen) if in_order else chosen
+        self.pool.keep(table, [table.tail[i] for i in chosen])
+        assert table.tail == []
+        committed += [tail[i] for i in chosen]
+        tail.clear()
+
+    @precondition(lambda self: self.tables)
+    @rule(data=st.data())
+    def close(self, data):
+        entry = data.draw(st.sampled_from(self.tables))
+        self.pool.close(entry[0])
+        self.tables = [other for other in self.tables if other is not entry]
+
+    @invariant()
+    def slots_have_one_owner(self):
+        if hasattr(self, "pool"):
+            self.pool.check_integrity([table for table, _, _ in self.tables])
+
+    @invariant()
+    def slots_hold_their_tokens(self):
+        for table, committed, tail in getattr(self, "tables", []):
+            assert len(table) == len(committed)
+            assert indices(table.committed(CPU), CPU).tolist() == table.slots
+            for slots, tokens in ((table.committed(CPU), committed), (compact_or_empty(table.tail), tail)):
+                for layers in self.layers:
+                    for layer in SHAPES:
+                        keys, values = layers.read(layer, slots)
+                        assert (keys == torch.tensor(tokens)[None, :, None]).all()
+                        assert (values == -torch.tensor(tokens)[None, :, None]).all()
+
+
+def compact_or_empty(slots: list[int]):
+    return compact(slots, CPU) if slots else slice(0, 0)
+
+
+TestPool = PoolMachine.TestCase
+TestPool.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+
+
+@pytest.mark.parametrize("path", [[0], [0, 3, 6], [0, 7], [0, 2, 1], []])
+def test_a_lone_request_is_read_as_a_view(path):
+    pool = SlotPool(32)
+    layers = pool.add_layers("target", SHAPES, torch.float32)
+    table = pool.open(16)
+    pool.keep(table, pool.take(table, 5))
+    tail = pool.take(table, 8)
+    pool.keep(table, [tail[i] for i in path])
+    assert table.run and table.committed(CPU) == slice(0, 5 + len(path))
+    keys, _ = layers.read(0, table.committed(CPU))
+    assert keys.untyped_storage().data_ptr() == layers.keys[0].untyped_storage().data_ptr()
+
+
+def test_requests_grow_in_regions_of_their_own():
+    pool = SlotPool(30)
+    first, second, third = pool.open(10), pool.open(10), pool.open(10)
+    assert [pool.take(table, 2)[0] for table in (third, first, second)] == [20, 0, 10]
+    for table in (first, second, third):
+        pool.keep(table, list(table.tail))
+        pool.keep(table, pool.take(table, 8))
+        assert table.run
+    assert pool.free == 0
+
+
+def test_a_path_is_not_moved_onto_slots_of_others():
+    pool = SlotPool(12)
+    layers = pool.add_layers("target", SHAPES, torch.float32)
+    one, other = pool.open(1), pool.open(1)
+    for table in (one, other, one, other, one, other):
+        pool.take(table, 1)
+    layers.keys[0][:] = torch.arange(12.0)[:, None, None]
+    before = layers.keys[0].clone()
+    pool.keep(one, [0, 4])
+    assert one.slots == [0, 4] and not one.run
+    assert torch.equal(layers.keys[0], before)
+    assert one.committed(CPU).tolist() == [0, 4]
+
+
+def test_double_release_is_an_error_of_ours():
+    pool = SlotPool(4)
+    table = pool.open(2)
+    pool.take(table, 1)
+    pool.keep(table, [])
+    with pytest.raises(AssertionError):
+        pool.release([0])
+
+
+@pytest.mark.parametrize("fault", ["shared", "leaked", "open"])
+def test_integrity_check_finds(fault):
+    pool = SlotPool(8)
+    tables = [pool.open(2), pool.open(2)]
+    for table in tables:
+        pool.take(table, 2)
+    if fault == "shared":
+        tables[0].tail[0] = tables[1].tail[0]
+    elif fault == "leaked":
+        tables[0].tail.pop()
+    else:
+        pool.close(tables.pop())
+        pool.open(2)
+    with pytest.raises(AssertionError):
+        pool.check_integrity(tables)
