@@ -208,7 +208,7 @@ def write_streams(source: Path, folder: Path, encode, seed: int) -> dict[str, di
 
 
 class Rows:
-    """Training rows: row `index` of length `length` depends on `seed` and `index` alone, so training resumes anywhere."""
+    """Training rows: a row depends on the seed, its index and the mixture alone, so training resumes anywhere."""
 
     def __init__(self, folder: Path, *, seed: int):
         self.streams = {d: np.load(folder / f"{d}.train.npy", mmap_mode="r") for d in MIXTURE}

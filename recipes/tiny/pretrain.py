@@ -55,7 +55,7 @@ class Muon(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self):
         for group in self.param_groups:
-            for index, param in enumerate(group["params"]):
+            for param in group["params"]:
                 self.update(group, param)
 
     def update(self, group: dict, param: Tensor) -> None:

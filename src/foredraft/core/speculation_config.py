@@ -68,7 +68,7 @@ class SpeculationConfig:
         rule = self.rejection_sample_method
         require(
             not self.tree_size or rule not in CHAIN_RULES,
-            f"rejection_sample_method {rule!r} verifies chains; tree_size is {self.tree_size}, use 'tree' or 'traversal'",
+            f"rejection_sample_method {rule!r} verifies chains, not trees; with tree_size use 'tree' or 'traversal'",
         )
         require(
             self.draft_sampling != "coupled" or rule in COUPLED_RULES,
@@ -99,7 +99,7 @@ class SpeculationConfig:
 
     @classmethod
     def from_json(cls, text: str) -> "SpeculationConfig":
-        """Parse `--speculative-config`. Raises `ConfigError` for bad JSON or an unknown key, with the nearest known one."""
+        """Parse `--speculative-config`. Raises `ConfigError` for bad JSON or an unknown key."""
         try:
             values = json.loads(text)
         except json.JSONDecodeError as error:

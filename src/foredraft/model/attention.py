@@ -30,6 +30,29 @@ class Ambient:
     windows: dict[int, int | None]
 
 
+@dataclass(kw_only=True, slots=True)
+class Attending:
+    """How one layer attends.
+
+    Attributes:
+        layer: Its index.
+        scale: Factor of the scores.
+        window: Positions a row sees back to, itself included; none sees all.
+        softcap: Bound the scores are squeezed into, where the model has one.
+        sinks: A logit a head that takes weight and gives no value, [H], where the model has them.
+    """
+
+    layer: int
+    scale: float
+    window: int | None
+    softcap: float | None = None
+    sinks: Tensor | None = None
+
+    @property
+    def plain(self) -> bool:
+        return self.softcap is None and self.sinks is None
+
+
 @dataclass(slots=True)
 class Holder:
     current: Ambient | None = None
@@ -69,55 +92,54 @@ def packed_attention(
     assert holder.current is not None, "no forward is running"
     if attention_mask is not None or position_bias is not None:
         raise ModelError(f"{type(module).__name__} cannot be packed: it makes a mask or position bias of its own")
-    plan, layers = holder.current.plan, holder.current.layers
-    layer = module.layer_idx
-    window = sliding_window or holder.current.windows[layer]
-    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    layers.write(layer, plan.write, key[0], value[0])
+    attending = Attending(
+        layer=module.layer_idx,
+        scale=query.shape[-1] ** -0.5 if scaling is None else scaling,
+        window=sliding_window or holder.current.windows[module.layer_idx],
+        softcap=softcap,
+        sinks=s_aux,
+    )
+    return attend_packed(query, key, value, attending, holder.current.plan, holder.current.layers), None
+
+
+def attend_packed(
+    query: Tensor, key: Tensor, value: Tensor, attending: Attending, plan: StepPlan, layers: LayerGroup
+) -> Tensor:
+    """Store the rows' keys and values, then let each segment's rows attend to what they see, [1, T, H, Dv]."""
+    layers.write(attending.layer, plan.write, key[0], value[0])
+    one = len(plan.segments) == 1
+    attend = attend_fused if attending.plain else attend_spelled_out
     parts = []
     for segment in plan.segments:
-        rows = query if len(plan.segments) == 1 else query[:, :, segment.row_slice]
-        keys, values = layers.read(layer, segment.keys)
-        if softcap is None and s_aux is None:
-            parts.append(attend(rows, keys, values, segment, window, scale))
-        else:
-            parts.append(attend_capped(rows, keys, values, segment, window, scale, softcap, s_aux))
-    return (parts[0].contiguous() if len(parts) == 1 else torch.cat(parts, dim=1)), None
+        rows = query if one else query[:, :, segment.row_slice]
+        parts.append(attend(rows, *layers.read(attending.layer, segment.keys), segment, attending))
+    return parts[0].contiguous() if one else torch.cat(parts, dim=1)
 
 
-def attend(query: Tensor, keys: Tensor, values: Tensor, segment: Segment, window: int | None, scale: float) -> Tensor:
+def attend_fused(query: Tensor, keys: Tensor, values: Tensor, segment: Segment, attending: Attending) -> Tensor:
     """Fused attention; query heads that share a key head become more rows of it, so keys are read once."""
     _, heads, rows, size = query.shape
     groups = keys.shape[0]
     repeat = heads // groups
     folded = query.reshape(1, groups, repeat * rows, size)
-    bias = segment.bias(window, repeat, query.dtype)
-    out = scaled_dot_product_attention(folded, keys[None], values[None], attn_mask=bias, scale=scale)
+    bias = segment.bias(attending.window, repeat, query.dtype)
+    out = scaled_dot_product_attention(folded, keys[None], values[None], attn_mask=bias, scale=attending.scale)
     return out.reshape(1, heads, rows, -1).transpose(1, 2)  # [1, R, H, Dv]
 
 
-def attend_capped(
-    query: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    segment: Segment,
-    window: int | None,
-    scale: float,
-    softcap: float | None,
-    sinks: Tensor | None,
-) -> Tensor:
-    """Attention spelled out, for logit soft-capping (Gemma 2) and attention sinks (gpt-oss)."""
+def attend_spelled_out(query: Tensor, keys: Tensor, values: Tensor, segment: Segment, attending: Attending) -> Tensor:
+    """Attention step by step, for logit soft-capping (Gemma 2) and attention sinks (gpt-oss)."""
     _, heads, rows, size = query.shape
     groups = keys.shape[0]
     repeat = heads // groups
     folded = query.reshape(groups, repeat * rows, size)
-    scores = (folded @ keys.transpose(1, 2) * scale).float()  # [G, repeat * R, S]
-    if softcap is not None:
-        scores = torch.tanh(scores / softcap) * softcap
-    bias = segment.bias(window, repeat, torch.float32)
+    scores = (folded @ keys.transpose(1, 2) * attending.scale).float()  # [G, repeat * R, S]
+    if attending.softcap is not None:
+        scores = torch.tanh(scores / attending.softcap) * attending.softcap
+    bias = segment.bias(attending.window, repeat, torch.float32)
     if bias is not None:
         scores = scores + bias
-    weights = softmax_with_sinks(scores, sinks, repeat, rows)
+    weights = softmax_with_sinks(scores, attending.sinks, repeat, rows)
     out = weights.to(values.dtype) @ values  # [G, repeat * R, Dv]
     return out.reshape(1, heads, rows, -1).transpose(1, 2)  # [1, R, H, Dv]
 

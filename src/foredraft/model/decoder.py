@@ -86,7 +86,8 @@ class Decoder:
         hidden = hidden[0]
         for layer in self.layers:
             hidden = layer.forward(hidden, rotation, plan, layers)
-        return self.head(self.norm(hidden[plan.logit_rows]))
+        wanted = hidden[plan.logit_rows]
+        return self.head(self.norm(wanted)) if len(wanted) else wanted.new_empty(0, self.head.out_features)
 
     def rotation(self, hidden: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Cosines, and sines with the sign each half takes, [T, 1, D] each."""

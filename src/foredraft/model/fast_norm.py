@@ -10,13 +10,13 @@ class FastRMSNorm(nn.Module):
     def __init__(self, weight: Tensor, eps: float):
         super().__init__()
         self.weight = nn.Parameter(weight.detach(), requires_grad=False)
-        self.eps = eps
-        self.inverse_root = weight.shape[-1] ** -0.5
+        self.eps = torch.tensor(eps, dtype=torch.float32, device=weight.device)
+        self.share = 1 / weight.shape[-1]
 
     def forward(self, x: Tensor) -> Tensor:
-        norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)  # [..., 1]
-        scale = norm.mul_(self.inverse_root).square_().add_(self.eps).rsqrt_()
-        return (x * scale).to(x.dtype).mul_(self.weight)
+        wide = x.float()
+        scale = torch.add(self.eps, torch.linalg.vecdot(wide, wide), alpha=self.share).rsqrt_()  # [...]
+        return (wide * scale[..., None]).to(x.dtype).mul_(self.weight)
 
 
 def replace_norms(model: nn.Module) -> None:

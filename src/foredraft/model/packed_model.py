@@ -9,11 +9,21 @@ from foredraft.core.errors import ModelError
 from foredraft.core.step_plan import StepPlan
 from foredraft.model.attention import Ambient, running
 from foredraft.model.capability import Capability
+from foredraft.model.decoder import Decoder, decoder_of
 from foredraft.model.devices import Device
 from foredraft.model.loading import Checkpoint, first_line, load_module
 from foredraft.model.slot_pool import LayerGroup, LayerShape, SlotPool
-from foredraft.model.trial import TOLERANCE, agree, distance, packed_logits, plain_logits, stored_shapes
+from foredraft.model.trial import (
+    TOLERANCE,
+    TRIAL_POSITIONS,
+    agree,
+    distance,
+    packed_logits,
+    plain_logits,
+    stored_shapes,
+)
 
+LAST_POSITION = 2**20  # where rotations in fp32 still tell neighbours apart
 FORWARD_ERRORS = (AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
@@ -27,6 +37,7 @@ class PackedModel:
         weight_bytes: Bytes of its weights; tied tensors count once.
         path: A line that says which path its forwards take and why.
         layers: Its storage in a pool, once attached.
+        decoder: Runs the module's packed parts without the module, where that says the same.
     """
 
     def __init__(self, module: nn.Module, capability: Capability, device: torch.device):
@@ -37,6 +48,7 @@ class PackedModel:
         self.keeps_rows = "logits_to_keep" in inspect.signature(module.forward).parameters
         self.path = "module path"
         self.layers: LayerGroup | None = None
+        self.decoder: Decoder | None = None
         self.shapes = self.stored_shapes()
 
     @property
@@ -54,6 +66,9 @@ class PackedModel:
 
     @torch.inference_mode()
     def run(self, plan: StepPlan, layers) -> Tensor:
+        return self.run_module(plan, layers) if self.decoder is None else self.decoder(plan, layers)
+
+    def run_module(self, plan: StepPlan, layers) -> Tensor:
         rows = plan.logit_rows
         # A forward that wants no logits still computes one row: kernels do not all take an empty product.
         options = {"logits_to_keep": rows if len(rows) else 1} if self.keeps_rows else {}
@@ -69,23 +84,31 @@ class PackedModel:
         return shapes
 
     def trial_logits(self) -> Tensor:
-        """Logits of the load trial, to compare paths by, [4, V]."""
-        return packed_logits(self.run, self.shapes, self.capability.vocabulary_rows, self.dtype, self.device)
+        """Logits of the load trial at the first and at the last positions, to compare paths by, [8, V]."""
+        last = min(self.capability.context_length, LAST_POSITION) - TRIAL_POSITIONS
+        return torch.cat([self.logits_from(first) for first in (0, max(last, 0))])
+
+    def logits_from(self, first: int) -> Tensor:
+        vocabulary = self.capability.vocabulary_rows
+        return packed_logits(self.run, self.shapes, vocabulary, self.dtype, self.device, first)
 
 
 def load_packed_model(checkpoint: Checkpoint, dtype: torch.dtype, device: Device) -> PackedModel:
-    """Load `checkpoint` and take the device's fast path where it reproduces the module path.
+    """Load `checkpoint` and take the fastest path that reproduces the module path.
 
     Raises `ModelError` for a model that is broken or cannot be run exactly.
     """
     model = checked(checkpoint, dtype, device)
     wanted = model.trial_logits()
     path = device.prepare(model.module)
-    if reproduces(model, wanted):
-        model.path = path
+    if not reproduces(model, wanted):
+        model = wrapped(checkpoint, dtype, device)
+        model.path = "module path: the fast path did not reproduce it on this model"
         return model
-    model = wrapped(checkpoint, dtype, device)
-    model.path = "module path: the fast path did not reproduce it on this model"
+    model.path = path
+    model.decoder = decoder_of(model.module, model.capability.windows)
+    if model.decoder is not None and not reproduces(model, wanted):
+        model.decoder = None
     return model
 
 
@@ -100,7 +123,7 @@ def checked(checkpoint: Checkpoint, dtype: torch.dtype, device: Device) -> Packe
     try:
         model = wrapped(checkpoint, dtype, device)
         wanted = plain_logits(model.module, model.capability.vocabulary_rows, model.device)
-        error = distance(wanted, model.trial_logits())
+        error = distance(wanted, model.logits_from(0))
     except ModelError:
         raise
     except FORWARD_ERRORS as failure:

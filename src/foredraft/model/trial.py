@@ -15,6 +15,7 @@ from foredraft.model.attention import NAME
 from foredraft.model.slot_pool import LayerGroup, LayerShape
 
 FIRST, SECOND, SIBLINGS = [5, 3, 7, 4], [6, 2], [8, 9]
+TRIAL_POSITIONS = 7
 SLOTS = [0, 2, 4, 6, 7, 5, 3, 1]
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 0.03, torch.bfloat16: 0.15}  # measured: a tenth of these at most
 
@@ -68,12 +69,15 @@ def stored_shapes(run: Run, vocabulary: int, device: torch.device) -> dict[int, 
 
 
 def packed_logits(
-    run: Run, shapes: dict[int, LayerShape], vocabulary: int, dtype: torch.dtype, device: torch.device
+    run: Run, shapes: dict[int, LayerShape], vocabulary: int, dtype: torch.dtype, device: torch.device, first: int = 0
 ) -> Tensor:
-    """Logits of the second chunk and of both siblings through packed forwards, [4, V]."""
+    """Logits of the second chunk and of both siblings through packed forwards, told they start at `first`, [4, V]."""
     layers = LayerGroup(shapes, len(SLOTS), dtype, device)
-    run(build_plan([first_rows(vocabulary)], device), layers)
-    return run(build_plan([second_rows(vocabulary)], device), layers)
+    for rows in (first_rows(vocabulary), second_rows(vocabulary)):
+        plan = build_plan([rows], device)
+        plan.positions = plan.positions + first
+        logits = run(plan, layers)
+    return logits
 
 
 @torch.inference_mode()
