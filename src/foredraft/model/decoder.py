@@ -100,7 +100,7 @@ class Decoder:
 def decoder_of(module: nn.Module, windows: dict[int, int | None]) -> Decoder | None:
     """A `Decoder` over `module`'s packed parts, or none where it is built of other parts."""
     base = getattr(module, "model", None)
-    if not parts(module) == {"model", "lm_head"} or not parts(base) == MODEL_PARTS:
+    if parts(module) != {"model", "lm_head"} or parts(base) != MODEL_PARTS:
         return None
     if type(base.norm) is not FastRMSNorm or type(module.lm_head) is not PackedLinear:
         return None
