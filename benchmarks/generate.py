@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import report
-from contestants import FOREDRAFT, PEER_PLAIN, PLAIN, Contestant, make_contestants
+from contestants import FOREDRAFT, PEER_PLAIN, PLAIN, TRANSFORMERS, Contestant, make_contestants
 from cyclopts import App
 from provenance import provenance, read_bandwidth
 from rich.console import Console
@@ -105,7 +105,7 @@ def findings(engine: Engine, prompts: dict[str, list[list[int]]], turns: list[Tu
         "path": model.path,
         "weight_bytes": model.weight_bytes,
         "read_bandwidth": bandwidth,
-        "contestants": FOREDRAFT,
+        "contestants": FOREDRAFT | TRANSFORMERS,
         "prompts": sum(map(len, prompts.values())),
         "prompts_by_workload": {name: len(its) for name, its in prompts.items()},
         "plain_step": step,

@@ -106,10 +106,17 @@ def load_packed_model(checkpoint: Checkpoint, dtype: torch.dtype, device: Device
         model.path = "module path: the fast path did not reproduce it on this model"
         return model
     model.path = path
-    model.decoder = decoder_of(model.module, model.capability.windows)
-    if model.decoder is not None and not reproduces(model, wanted):
-        model.decoder = None
+    take_decoder(model, wanted)
     return model
+
+
+def take_decoder(model: PackedModel, wanted: Tensor) -> None:
+    """Run the packed parts without their module tree where `model` is made of the parts and still says `wanted`."""
+    model.decoder = decoder_of(model.module, model.capability.windows)
+    if model.decoder is not None and reproduces(model, wanted):
+        model.path += "; layers run without their module tree"
+    else:
+        model.decoder = None
 
 
 def wrapped(checkpoint: Checkpoint, dtype: torch.dtype, device: Device) -> PackedModel:
