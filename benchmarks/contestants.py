@@ -17,7 +17,7 @@ PLAIN, PEER_PLAIN, PEER_ASSISTED, PEER_LOOKUP = "foredraft plain", "hf plain", "
 DRAFT_MODEL = "{draft model}"  # where a setting names the draft model of the run
 
 # Outputs of past requests would hold the text of earlier rounds, so suffix drafts come from the request alone.
-SUFFIX = {"method": "suffix", "suffix_decoding_max_cached_requests": 0}
+SUFFIX = {"method": "suffix", "suffix_decoding_max_cached_requests": 0, "suffix_decoding_max_spec_factor": 2.0}
 MODEL = {"method": "draft_model", "model": DRAFT_MODEL}
 FOREDRAFT: dict[str, dict] = {
     PLAIN: {"method": "none"},
@@ -26,7 +26,7 @@ FOREDRAFT: dict[str, dict] = {
     "suffix chain": SUFFIX | {"num_speculative_tokens": 12},
     "suffix tree 16": SUFFIX | {"num_speculative_tokens": 12, "tree_size": 16},
     "draft model 3": MODEL | {"num_speculative_tokens": 3},
-    "draft model 5": MODEL | {"num_speculative_tokens": 5},
+    "draft model 5": MODEL | {"num_speculative_tokens": 5, "draft_confidence_threshold": 0.4},
     "draft model tree 16": MODEL | {"num_speculative_tokens": 4, "tree_size": 16, "tree_width": 3},
 }
 # The assistant keeps transformers' own defaults: up to 20 tokens, stopped early when it is unsure.
