@@ -10,6 +10,11 @@ import pytest
 ENVIRONMENT = os.environ | {"PYTHONPATH": "src", "PYTHONUNBUFFERED": "1"}
 
 
+def heed_interrupts() -> None:
+    """A shell's background job ignores interrupts and hands that down; a user's command does not."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @pytest.fixture
 def writing(model):
     """`foredraft generate` at work on a text much longer than anybody waits for, its first line already printed."""
@@ -27,7 +32,13 @@ def writing(model):
     ]
     command = [sys.executable, "-m", "foredraft", "generate", "hi", *arguments, "--max-batch", "1"]
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT, start_new_session=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        preexec_fn=heed_interrupts,
+        text=True,
+        env=ENVIRONMENT,
+        start_new_session=True,
     ) as process:
         assert process.stdout.readline().startswith("{")
         yield process

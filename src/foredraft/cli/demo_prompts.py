@@ -67,6 +67,11 @@ STORY = """\
 There was once a poor woodcutter who lived with his wife and his two children at the edge of a great forest. One \
 evening, when there was nothing left to eat in the house, the"""
 
+SUFFIX = SpeculationConfig(method="suffix", num_speculative_tokens=8, suffix_decoding_max_spec_factor=2.0)
+DRAFT = SpeculationConfig(
+    method="draft_model", model="tiny-draft", num_speculative_tokens=5, draft_confidence_threshold=0.4
+)
+
 DEMO_PROMPTS = (
     DemoPrompt(
         title="code",
@@ -78,18 +83,18 @@ DEMO_PROMPTS = (
         title="JSON form",
         text=FORM,
         chat=True,
-        speculation=SpeculationConfig(method="draft_model", model="tiny-draft", num_speculative_tokens=5),
+        speculation=SUFFIX,
     ),
     DemoPrompt(
         title="quotation",
         text=PASSAGE,
         chat=True,
-        speculation=SpeculationConfig(method="suffix", num_speculative_tokens=8),
+        speculation=SUFFIX,
     ),
     DemoPrompt(
         title="story",
         text=STORY,
         chat=False,
-        speculation=SpeculationConfig(method="draft_model", model="tiny-draft", num_speculative_tokens=3),
+        speculation=DRAFT,
     ),
 )
