@@ -126,3 +126,11 @@ def test_nothing_is_drafted_past_the_draft_models_context():
     config = SpeculationConfig(method="draft_model")
     outputs, drafter = run(0, config, SamplingParams(max_new_tokens=40), context_length=30)
     assert outputs[2].statistics.drafted == 0 and outputs[0].statistics.drafted > 0
+
+
+def test_two_engines_may_draft_over_one_target():
+    sampling = SamplingParams(max_new_tokens=12)
+    config = SpeculationConfig(method="draft_model", model="tiny-draft", num_speculative_tokens=3)
+    first = Engine.from_pretrained("tiny", speculation=config, dtype="fp32", cache_tokens=512)
+    second = Engine(first.target, speculation=config)
+    assert first.generate("def add", sampling)[0].token_ids == second.generate("def add", sampling)[0].token_ids

@@ -67,23 +67,20 @@ STORY = """\
 There was once a poor woodcutter who lived with his wife and his two children at the edge of a great forest. One \
 evening, when there was nothing left to eat in the house, the"""
 
-SUFFIX = SpeculationConfig(method="suffix", num_speculative_tokens=8, suffix_decoding_max_spec_factor=2.0)
-DRAFT = SpeculationConfig(
-    method="draft_model", model="tiny-draft", num_speculative_tokens=5, draft_confidence_threshold=0.4
-)
+SUFFIX = SpeculationConfig(method="suffix", num_speculative_tokens=7, suffix_decoding_max_spec_factor=2.0)
 
 DEMO_PROMPTS = (
     DemoPrompt(
         title="code",
         text=CODE,
         chat=True,
-        speculation=SpeculationConfig(method="ngram", num_speculative_tokens=8),
+        speculation=SpeculationConfig(method="ngram", num_speculative_tokens=7),
     ),
     DemoPrompt(
         title="JSON form",
         text=FORM,
         chat=True,
-        speculation=SUFFIX,
+        speculation=SpeculationConfig(method="draft_model", model="tiny-draft", num_speculative_tokens=3),
     ),
     DemoPrompt(
         title="quotation",
@@ -95,6 +92,6 @@ DEMO_PROMPTS = (
         title="story",
         text=STORY,
         chat=False,
-        speculation=DRAFT,
+        speculation=SUFFIX,
     ),
 )

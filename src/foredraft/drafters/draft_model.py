@@ -130,5 +130,5 @@ def make_draft_model(config: SpeculationConfig, target: ModelTarget) -> DraftMod
     checkpoint = find_checkpoint(config.model)
     require_same_vocabulary(target.tokenizer, load_tokenizer(checkpoint), drafter=config.model)
     model = load_packed_model(checkpoint, target.model.dtype, target.place)
-    model.attach(target.pool, f"draft_model {config.model}")
+    model.attach(target.pool, f"draft_model {config.model} {len(target.pool.groups)}")  # engines may share a target
     return DraftModelDrafter(model, target.pool, context_length=checkpoint.capability.context_length)
