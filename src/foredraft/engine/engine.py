@@ -126,9 +126,7 @@ class Engine:
     def prepare(self, request: Request, index: int, sample: int) -> Running:
         """Everything that serves a request. Raises `ConfigError` for parameters the vocabulary cannot meet."""
         tokenizer, vocabulary = self.target.tokenizer, self.target.vocabulary
-        words = request.params.bad_words
-        require(not words or tokenizer is not None, f"bad_words is {words}; the target has no tokenizer to read them")
-        bad = encode_bad_words(words, tokenizer) if words else []
+        bad = self.bad_word_tokens(request.params)
         return Running(
             request=request,
             index=index,
@@ -140,6 +138,12 @@ class Engine:
             rule=rules[request.speculation.rejection_sample_method],
             drafter=self.drafter_for(request.speculation),
         )
+
+    def bad_word_tokens(self, params: SamplingParams) -> list[list[int]]:
+        """Token sequences a request must not write. Raises `ConfigError` for words without a tokenizer to read them."""
+        tokenizer, words = self.target.tokenizer, params.bad_words
+        require(not words or tokenizer is not None, f"bad_words is {words}; the target has no tokenizer to read them")
+        return encode_bad_words(words, tokenizer) if words else []
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Token ids of a prompt. Raises `PromptError` for an empty one or ids outside the vocabulary."""
@@ -220,7 +224,8 @@ class Engine:
         tokens = [tree.tokens[node] for node in verdict.path] + [verdict.token]
         stop = running.stopper.push(tokens)
         tokens = tokens[: stop.kept]
-        sources = [*step.path_sources(tree, verdict.path), None][: stop.kept]
+        drafters = [tree.drafters[node] for node in verdict.path]
+        sources = [*drafters, None][: stop.kept]
         if request.params.logprobs is not None:
             rows = [0, *(node + 1 for node in verdict.path)]
             request.logprobs += [
@@ -237,7 +242,7 @@ class Engine:
             statistics.record(
                 depth=max(tree.depths, default=0),
                 drafted=len(tree),
-                path_drafters=step.path_sources(tree, verdict.path),
+                path_drafters=drafters,
                 committed=len(tokens),
             )
         event = TokenEvent(

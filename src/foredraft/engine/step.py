@@ -3,7 +3,6 @@
 import torch
 from torch import Tensor
 
-from foredraft.core.draft_tree import DraftTree
 from foredraft.core.outcome import Verdict
 from foredraft.core.plan_builder import Rows, build_plan
 from foredraft.core.step_plan import StepPlan
@@ -101,7 +100,3 @@ def observe(batch: list[Work], observations: dict[int, Observation]) -> None:
     """Tell each drafter what became of its requests."""
     for drafter, group in by_drafter([work for work in batch if work.running.request.id in observations]):
         drafter.observe([observations[work.running.request.id] for work in group])
-
-
-def path_sources(tree: DraftTree, path: list[int]) -> list[str]:
-    return [tree.drafters[node] for node in path]

@@ -7,20 +7,18 @@ from weakref import WeakKeyDictionary, proxy, ref
 from torch import nn
 from transformers import PreTrainedModel
 
-from foredraft.core.request import Request
+from foredraft.core.sampling_params import SamplingParams
 from foredraft.core.speculation_config import SpeculationConfig
 from foredraft.core.vocabulary import Vocabulary
 from foredraft.drafters.draft_model import DraftModelDrafter
 from foredraft.drafters.vocabulary_check import require_same_vocabulary_size
 from foredraft.engine.engine import Engine
-from foredraft.engine.running import Running
 from foredraft.model.attention import NAME
 from foredraft.model.capability import capability_of
 from foredraft.model.devices import find_device
 from foredraft.model.packed_model import PackedModel
 from foredraft.model.slot_pool import SlotPool
 from foredraft.model.target import ModelTarget
-from foredraft.sampling.request_sampler import RequestSampler
 
 ASSISTANT = "assistant_model"  # what a speculation config calls the assistant
 
@@ -31,7 +29,7 @@ class ModuleEngine(Engine):
     It holds neither module: an engine kept for a module must not keep the module alive.
 
     Attributes:
-        bad_words: Token sequences no request may write.
+        bad_words: Token sequences no request of the present call may write.
         assistant: The assistant module, weakly.
         assistant_drafter: Drafts with it.
     """
@@ -65,17 +63,8 @@ class ModuleEngine(Engine):
         if config.model == ASSISTANT:
             self.drafters[config.drafter_key] = self.assistant_drafter
 
-    def prepare(self, request: Request, index: int, sample: int) -> Running:
-        running = super().prepare(request, index, sample)
-        if self.bad_words:
-            running.sampler = RequestSampler(
-                request.params,
-                seed=request.seed,
-                prompt=request.prompt,
-                vocabulary=self.target.vocabulary,
-                bad_words=self.bad_words,
-            )
-        return running
+    def bad_word_tokens(self, params: SamplingParams) -> list[list[int]]:
+        return self.bad_words
 
 
 engines: WeakKeyDictionary[nn.Module, ModuleEngine] = WeakKeyDictionary()
