@@ -6,6 +6,7 @@ from foredraft.core.draft_tree import DraftTree
 from foredraft.core.outcome import Verdict
 from foredraft.drafters.drafter import DrafterNeeds, Observation
 from foredraft.drafters.scripted import ScriptedDrafter
+from foredraft.model.slot_pool import SlotTable
 
 
 def test_each_request_reads_the_list_from_the_start():
@@ -63,7 +64,9 @@ def test_remembers_tasks_observations_and_closed_requests():
     drafter, request = ScriptedDrafter([[1]], name="double", needs=needs), make_request([0])
     task = task_for(request)
     [tree] = drafter.propose([task])
-    seen = Observation(request=request, tree=tree, verdict=Verdict([0], 2), committed=[1, 2])
+    seen = Observation(
+        request=request, table=SlotTable(), first=0, tree=tree, verdict=Verdict([0], 2), committed=[1, 2]
+    )
     drafter.observe([seen])
     drafter.close(request)
     assert (drafter.tasks, drafter.observations, drafter.closed) == ([task], [seen], [request])

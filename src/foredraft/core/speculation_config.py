@@ -1,17 +1,19 @@
 """How drafts are made and accepted: vLLM's keys where it has one, ours beside them."""
 
-import difflib
 import json
 from dataclasses import dataclass, fields
 from typing import Any
 
 from foredraft.core.errors import ConfigError, require
+from foredraft.core.known_names import one_of, unknown
 from foredraft.core.sampling_params import whole, within
+from foredraft.core.static_tree import StaticTree, token_tree
 
 ACCEPTANCE_RULES = ("match", "standard", "block", "tree", "traversal", "lossy-typical")
 CHAIN_RULES = ("standard", "block")
 COUPLED_RULES = ("match", "lossy-typical")
 DRAFT_SAMPLING = ("coupled", "greedy", "probabilistic")
+MAX_NODES = 256
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,7 +26,10 @@ class SpeculationConfig:
         num_speculative_tokens: Longest path of a draft, 1 to 64.
         tree_size: Most nodes of a draft tree; 0 drafts a chain.
         tree_width: Most children of a node in a draft tree.
-        draft_confidence_threshold: A draft model stops its chain when its own probability falls below this.
+        speculative_token_tree: A fixed tree for Medusa, EAGLE, MTP or DFlash drafts, in place of nodes chosen anew: the
+            name of a published one, such as mc_sim_7b_63, or a JSON list of rank paths, such as [[0], [0, 0], [1]].
+            Its first `tree_size` nodes are drafted, all where that is 0, none deeper than `num_speculative_tokens`.
+        draft_confidence_threshold: A drafter that knows its own probabilities ends a chain when one falls below this.
         prompt_lookup_max: Longest suffix that n-gram lookup tries to find again, in tokens.
         prompt_lookup_min: Shortest suffix that n-gram lookup accepts.
         suffix_decoding_max_tree_depth: Longest pattern a suffix tree keeps, in tokens.
@@ -41,6 +46,7 @@ class SpeculationConfig:
     num_speculative_tokens: int = 5
     tree_size: int = 0
     tree_width: int = 3
+    speculative_token_tree: str | None = None
     draft_confidence_threshold: float = 0.0
     prompt_lookup_max: int = 4
     prompt_lookup_min: int = 2
@@ -53,7 +59,7 @@ class SpeculationConfig:
 
     def __post_init__(self) -> None:
         whole("num_speculative_tokens", self.num_speculative_tokens, 1, 64)
-        whole("tree_size", self.tree_size, 0, 256)
+        whole("tree_size", self.tree_size, 0, MAX_NODES)
         whole("tree_width", self.tree_width, 1, 32)
         within("draft_confidence_threshold", self.draft_confidence_threshold, 0, 1)
         whole("prompt_lookup_max", self.prompt_lookup_max, 1, 64)
@@ -65,10 +71,18 @@ class SpeculationConfig:
         one_of("rejection_sample_method", self.rejection_sample_method, ACCEPTANCE_RULES)
         if self.draft_sample_method is not None:
             one_of("draft_sample_method", self.draft_sample_method, DRAFT_SAMPLING)
-        rule = self.rejection_sample_method
+        shape, rule = self.speculative_token_tree, self.rejection_sample_method
         require(
-            not self.tree_size or rule not in CHAIN_RULES,
-            f"rejection_sample_method {rule!r} verifies chains, not trees; with tree_size use 'tree' or 'traversal'",
+            shape is None or isinstance(shape, str),
+            f"speculative_token_tree is {shape!r}; it must be a string: a published name or a JSON list of rank paths",
+        )
+        require(
+            not self.branches or rule not in CHAIN_RULES,
+            f"rejection_sample_method {rule!r} verifies chains, not trees; for trees use 'tree' or 'traversal'",
+        )
+        require(
+            self.nodes <= MAX_NODES,
+            f"speculative_token_tree has {self.nodes} nodes; a draft holds {MAX_NODES} at most, cut it by tree_size",
         )
         require(
             self.draft_sampling != "coupled" or rule in COUPLED_RULES,
@@ -82,9 +96,23 @@ class SpeculationConfig:
         return self.draft_sample_method or default
 
     @property
+    def branches(self) -> bool:
+        """Whether drafts are trees, chains otherwise."""
+        return bool(self.tree_size or self.speculative_token_tree is not None)
+
+    @property
+    def fixed_tree(self) -> StaticTree | None:
+        """The tree that `speculative_token_tree` asks for, as far as drafts may hold it."""
+        if self.speculative_token_tree is None:
+            return None
+        tree = token_tree(self.speculative_token_tree)
+        return tree.cut(nodes=self.tree_size or len(tree), depth=self.num_speculative_tokens)
+
+    @property
     def nodes(self) -> int:
         """Most draft nodes a step may hold."""
-        return self.tree_size or self.num_speculative_tokens
+        fixed = self.fixed_tree
+        return len(fixed) if fixed is not None else self.tree_size or self.num_speculative_tokens
 
     @property
     def drafter_key(self) -> "SpeculationConfig":
@@ -95,7 +123,8 @@ class SpeculationConfig:
     @property
     def scratch_nodes(self) -> int:
         """Most cache slots a draft may take while it is made: a tree may try a level more widely than it keeps."""
-        return self.nodes + self.num_speculative_tokens * self.tree_width if self.tree_size else self.nodes
+        grows = self.branches and self.speculative_token_tree is None
+        return self.nodes + self.num_speculative_tokens * self.tree_width if grows else self.nodes
 
     @classmethod
     def from_json(cls, text: str) -> "SpeculationConfig":
@@ -121,15 +150,3 @@ class SpeculationConfig:
 
 accepted_types = {int: int, float: int | float, str: str, str | None: str | None}
 described_types = {int: "a whole number", float: "a number", str: "a string", str | None: "a string or null"}
-
-
-def one_of(name: str, value: str, known: tuple[str, ...]) -> None:
-    """Raise `ConfigError` unless `value` is one of `known`."""
-    require(value in known, unknown(name, value, known))
-
-
-def unknown(what: str, value: str, known) -> str:
-    """A message for a name that is not one of `known`, with the nearest one that is."""
-    near = difflib.get_close_matches(str(value), list(known), n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(sorted(known))}"
-    return f"{what} {value!r} is not known{hint}"

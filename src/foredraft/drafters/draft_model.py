@@ -61,7 +61,9 @@ class DraftModelDrafter:
         return list(trees.values())
 
     def trees(self, tasks: list[DraftTask]) -> list[DraftTree]:
-        drafts = [GrowingTree(task, choices_for(task), self.pool) for task in tasks]
+        drafts = [
+            GrowingTree(task, choices_for(task), self.pool, self.name, len(task.request.tokens)) for task in tasks
+        ]
         self.catch_up(tasks)
         self.grow(drafts, self.forward([self.pending_rows(draft.task, last=True) for draft in drafts]))
         for draft in drafts:
@@ -110,7 +112,7 @@ class DraftModelDrafter:
         """Count the accepted nodes the draft model ran through: their keys and values stay valid."""
         for seen in observations:
             ran = self.ran.pop(seen.request.id, set())
-            for node in seen.verdict.path:
+            for node in seen.path:
                 if node not in ran:
                     break
                 self.filled[seen.request.id] += 1

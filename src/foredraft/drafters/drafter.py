@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Protocol
 
+from torch import Tensor
+
 from foredraft.core.draft_tree import DraftTree
 from foredraft.core.errors import require
 from foredraft.core.outcome import Verdict
@@ -21,9 +23,15 @@ class DrafterNeeds:
 
     Attributes:
         samples: Whether it can draw drafts from its own law, which probabilistic acceptance rules need.
+        features: Hidden states of the target it wants with every observation: boundaries as in `model/features.py`.
+        scratch: Cache slots a draft takes while it is made, beside those `SpeculationConfig.scratch_nodes` counts.
+        fixed_trees: Whether it drafts the tree that `SpeculationConfig.speculative_token_tree` gives.
     """
 
     samples: bool = False
+    features: tuple[int, ...] = ()
+    scratch: int = 0
+    fixed_trees: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,15 +59,27 @@ class Observation:
 
     Attributes:
         request: The request, new tokens included.
+        table: Its cache slots, those of the step's kept rows included.
+        first: Position of the first row the step kept: its pending tokens, then the accepted path.
         tree: The draft that was verified; empty where there was none.
-        verdict: The accepted path and the target's own token.
+        verdict: The accepted path and the target's own token; none for a chunk of the prompt that is not its last.
         committed: Tokens written in this step; fewer than the verdict holds where a stop condition cut it.
+        features: The hidden states the drafter needs of the rows kept, side by side, [rows, features x hidden]; none
+            where it needs none.
     """
 
     request: Request
+    table: SlotTable
+    first: int
     tree: DraftTree
-    verdict: Verdict
+    verdict: Verdict | None
     committed: list[int]
+    features: Tensor | None = None
+
+    @property
+    def path(self) -> list[int]:
+        """Accepted nodes of the tree."""
+        return self.verdict.path if self.verdict else []
 
 
 class Drafter(Protocol):
@@ -92,12 +112,22 @@ def register(name: str) -> Callable[[Maker], Maker]:
     return remember
 
 
-BUILT_IN = ("none", "draft_model", "ngram", "suffix")  # each registers itself in the module of its name
+BUILT_IN = {  # where each registers itself
+    "none": "none",
+    "draft_model": "draft_model",
+    "ngram": "ngram",
+    "suffix": "suffix",
+    "eagle": "eagle",
+    "eagle3": "eagle",
+    "mtp": "mtp",
+    "medusa": "medusa",
+    "dflash": "dflash",
+}
 
 
 def make_drafter(config: SpeculationConfig, target: Target) -> Drafter:
     """The drafter `config.method` names. Raises `ConfigError` for an unknown one."""
     if config.method in BUILT_IN:
-        import_module(f"foredraft.drafters.{config.method}")
+        import_module(f"foredraft.drafters.{BUILT_IN[config.method]}")
     require(config.method in registry, unknown("drafter", config.method, {*BUILT_IN, *registry}))
     return registry[config.method](config, target)

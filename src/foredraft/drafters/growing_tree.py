@@ -6,6 +6,7 @@ sampled drafts has a shape fixed beforehand: dropping a node for what was drawn 
 """
 
 from dataclasses import dataclass, field
+from math import inf
 
 from torch import Tensor
 from torch.nn.functional import pad
@@ -15,8 +16,6 @@ from foredraft.core.plan_builder import Rows, compact
 from foredraft.drafters.draft_choice import Choice
 from foredraft.drafters.drafter import DraftTask
 from foredraft.model.slot_pool import SlotPool
-
-NAME = "draft_model"
 
 
 @dataclass(slots=True)
@@ -36,6 +35,8 @@ class GrowingTree:
 
     Attributes:
         task, choice, pool: What to draft, how tokens are chosen, where slots come from.
+        drafter: Name of the drafter, for its nodes.
+        stored: Committed positions whose keys and values the drafter holds, the one the draft grows from included.
         nodes: Everything drafted so far, parents before children.
         frontier: Nodes to run next.
         expanded: Nodes run or about to run, in the order of their rows.
@@ -46,6 +47,8 @@ class GrowingTree:
     task: DraftTask
     choice: Choice
     pool: SlotPool
+    drafter: str
+    stored: int
     nodes: list[Candidate] = field(default_factory=list)
     frontier: list[int] = field(default_factory=list)
     expanded: list[int] = field(default_factory=list)
@@ -73,7 +76,7 @@ class GrowingTree:
         """The frontier's rows for a packed forward.
 
         A chain runs its newest node alone on top of the cache; a tree runs the root and all expanded nodes again, few
-        rows that cost about as much as one.
+        rows that cost about as much as one. `run_nodes` says which node each row belongs to.
         """
         return self.chain_rows() if self.chain else self.tree_rows()
 
@@ -103,37 +106,56 @@ class GrowingTree:
         )
 
     def committed_slots(self) -> list[int]:
-        return (self.task.table.slots + self.task.table.tail)[: len(self.task.request.tokens)]
+        return (self.task.table.slots + self.task.table.tail)[: self.stored]
+
+    @property
+    def run_nodes(self) -> list[int]:
+        """The node of each of `rows`: the newest of a chain, or the root and all expanded nodes."""
+        return self.frontier if self.chain else [ROOT, *self.expanded]
 
     def extend(self, logits: Tensor) -> None:
         """Hang children below the rows just run, [open rows, V] logits, and choose whom to run next."""
         parents = self.frontier or [ROOT]
-        depths = [self.nodes[parent].depth if parent != ROOT else 0 for parent in parents]
+        depths = [self.depth(parent) for parent in parents]
         logits = fitted(logits, self.task.sampler.vocabulary.rows)
         scores = self.task.sampler.scores(logits, [self.path_tokens(parent) for parent in parents])
         values, laws = self.choice.order(scores, depths, [parent + 1 for parent in parents])
         self.laws.update(zip(parents, laws, strict=True))
-        best = values.topk(self.width, dim=-1)
+        best = values.topk(min(self.width, values.shape[-1]), dim=-1)
         gains = best.values if self.chain else best.values - values.logsumexp(-1, keepdim=True)
         fresh = []
         for parent, tokens, row in zip(parents, best.indices.tolist(), gains.tolist(), strict=True):
-            base = self.nodes[parent].score if parent != ROOT else 0.0
-            depth = self.nodes[parent].depth + 1 if parent != ROOT else 1
-            for rank, (token, gain) in enumerate(zip(tokens, row, strict=True)):
-                if gain > float("-inf"):
-                    score = -float(rank) + base if laws[0] is not None else base + gain
-                    fresh.append(len(self.nodes))
-                    self.nodes.append(Candidate(token, parent, score, depth))
+            fresh += self.hang(parent, tokens, row)
         self.advance(fresh, scores)
 
+    def hang(self, parent: int, tokens: list[int], gains: list[float]) -> list[int]:
+        """Add the possible ones of `tokens`, best first, below `parent`; the new nodes."""
+        base = self.nodes[parent].score if parent != ROOT else 0.0
+        first = len(self.nodes)
+        for rank, (token, gain) in enumerate(zip(tokens, gains, strict=True)):
+            if gain > -inf:  # neither forbidden nor NaN, as all are where everything is forbidden
+                # What was drawn must not decide which nodes stay, so samples are worth the order of their draws.
+                worth = gain if self.laws[parent] is None else -float(rank)
+                self.nodes.append(Candidate(token, parent, base + worth, self.depth(parent) + 1))
+        if len(self.nodes) == first:
+            self.laws[parent] = None
+        return list(range(first, len(self.nodes)))
+
+    def depth(self, node: int) -> int:
+        return self.nodes[node].depth if node != ROOT else 0
+
     def advance(self, fresh: list[int], scores: Tensor) -> None:
-        """Choose the next frontier among the level just drafted; none ends the draft."""
+        """Choose the next frontier among the level just drafted."""
         deepest = not fresh or self.nodes[fresh[0]].depth >= self.task.depth
         if deepest or (self.chain and self.unsure(fresh[0], scores)):
-            self.frontier = []
-            return
-        self.frontier = sorted(fresh, key=lambda node: -self.nodes[node].score)[: self.width]
-        self.frontier.sort()
+            self.expand([])
+        else:
+            best = sorted(fresh, key=lambda node: -self.nodes[node].score)[: self.width]
+            self.expand(sorted(best))
+
+    def expand(self, nodes: list[int]) -> None:
+        """Make `nodes` the next frontier, with slots to run them in; none ends the draft."""
+        self.frontier = nodes
         for node, slot in zip(self.frontier, self.pool.take(self.task.table, len(self.frontier)), strict=True):
             self.nodes[node].slot = slot
         self.expanded += self.frontier
@@ -151,19 +173,26 @@ class GrowingTree:
         return tokens[::-1]
 
     def finished(self) -> DraftTree:
-        """The best nodes as a tree; a parent never scores below its child and wins ties by being shallower."""
-        ordered = sorted(range(len(self.nodes)), key=lambda i: (-self.nodes[i].score, self.nodes[i].depth, i))
-        chosen = sorted(ordered[: self.task.nodes])
+        """The nodes kept as a tree."""
+        chosen = self.kept()
         place = {node: index for index, node in enumerate(chosen)} | {ROOT: ROOT}
         self.ran = {place[node] for node in self.expanded if node in place}
         return DraftTree(
             tokens=[self.nodes[node].token for node in chosen],
             parents=[place[self.nodes[node].parent] for node in chosen],
-            drafters=[NAME] * len(chosen),
+            drafters=[self.drafter] * len(chosen),
             laws=[self.laws.get(node) for node in (ROOT, *chosen)] if self.sampled else None,
             replacement=not self.sampled,
             slots=self.slots_of(chosen),
         )
+
+    def kept(self) -> list[int]:
+        """The best nodes, as many as the task asks for, parents before their children.
+
+        A parent never scores below its child, and wins ties by being shallower.
+        """
+        ordered = sorted(range(len(self.nodes)), key=lambda i: (-self.nodes[i].score, self.nodes[i].depth, i))
+        return sorted(ordered[: self.task.nodes])
 
     def slots_of(self, chosen: list[int]) -> list[int]:
         """Slots of the chosen nodes; those that were not run take fresh ones."""

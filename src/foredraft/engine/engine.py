@@ -12,7 +12,7 @@ from foredraft.core.outcome import SpeculationStatistics, Verdict
 from foredraft.core.request import Request
 from foredraft.core.sampling_params import SamplingParams, whole
 from foredraft.core.speculation_config import SpeculationConfig
-from foredraft.drafters.drafter import Drafter, Observation, make_drafter
+from foredraft.drafters.drafter import Drafter, make_drafter
 from foredraft.engine import step
 from foredraft.engine.output import RequestOutput, TokenEvent
 from foredraft.engine.running import Running, Work
@@ -127,6 +127,12 @@ class Engine:
         """Everything that serves a request. Raises `ConfigError` for parameters the vocabulary cannot meet."""
         tokenizer, vocabulary = self.target.tokenizer, self.target.vocabulary
         bad = self.bad_word_tokens(request.params)
+        drafter = self.drafter_for(request.speculation)
+        fixed = request.speculation.speculative_token_tree is not None
+        require(
+            drafter.needs.fixed_trees or not fixed,
+            f"method {drafter.name} drafts no fixed trees; leave out speculative_token_tree",
+        )
         return Running(
             request=request,
             index=index,
@@ -136,7 +142,7 @@ class Engine:
             ),
             stopper=Stopper(request.params, vocabulary, Detokenizer(tokenizer) if tokenizer else None),
             rule=rules[request.speculation.rejection_sample_method],
-            drafter=self.drafter_for(request.speculation),
+            drafter=drafter,
         )
 
     def bad_word_tokens(self, params: SamplingParams) -> list[list[int]]:
@@ -195,8 +201,9 @@ class Engine:
         clock.append(perf_counter())
         plan = step.plan_of(batch, pool.device)
         clock.append(perf_counter())
-        logits = self.target.forward(plan)
+        logits, states = self.target.forward(plan, step.wanted_features(batch))
         clock.append(perf_counter())
+        step.share_features(batch, plan, states)
         verdicts = step.verify(batch, logits)
         events = self.commit(batch, verdicts)
         clock.append(perf_counter())
@@ -210,15 +217,15 @@ class Engine:
             kept = step.kept_slots(work, decided.get(work.running.request.id))
             self.target.pool.keep(work.running.table, kept)
             work.running.request.computed = len(work.running.table)
-        events, observations = [], {}
+        events, committed = [], {}
         for work, logits, verdict in verdicts:
-            event, observation = self.write(work, logits, verdict)
-            observations[work.running.request.id] = observation
+            event = self.write(work, logits, verdict)
+            committed[work.running.request.id] = event.tokens
             events.append((work.running, event))
-        step.observe(batch, observations)
+        step.observe(batch, decided, committed)
         return [(event, self.finish(running) if event.finish_reason else None) for running, event in events]
 
-    def write(self, work: Work, logits: Tensor, verdict: Verdict) -> tuple[TokenEvent, Observation]:
+    def write(self, work: Work, logits: Tensor, verdict: Verdict) -> TokenEvent:
         """Write the accepted run as far as its stop conditions allow."""
         running, request, tree = work.running, work.running.request, work.tree
         tokens = [tree.tokens[node] for node in verdict.path] + [verdict.token]
@@ -245,7 +252,7 @@ class Engine:
                 path_drafters=drafters,
                 committed=len(tokens),
             )
-        event = TokenEvent(
+        return TokenEvent(
             index=running.index,
             sample=running.sample,
             tokens=tokens,
@@ -253,7 +260,6 @@ class Engine:
             text=stop.text,
             finish_reason=stop.finish_reason,
         )
-        return event, Observation(request=request, tree=tree, verdict=verdict, committed=tokens)
 
     def finish(self, running: Running) -> RequestOutput:
         """Close a finished request."""

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from torch import Tensor
+
 from foredraft.core.draft_tree import DraftTree
 from foredraft.core.request import Request
 from foredraft.drafters.drafter import Drafter
@@ -49,6 +51,7 @@ class Work:
         chunk_slots: Their cache slots.
         tree: Its draft; empty where nothing was drafted.
         node_slots: Cache slots of the draft's nodes.
+        features: The target's hidden states of all rows that the drafter needs, [rows, features x hidden], if any.
     """
 
     running: Running
@@ -56,6 +59,7 @@ class Work:
     chunk_slots: list[int] = field(default_factory=list)
     tree: DraftTree = field(default_factory=DraftTree)
     node_slots: list[int] = field(default_factory=list)
+    features: Tensor | None = None
 
     @property
     def decides(self) -> bool:

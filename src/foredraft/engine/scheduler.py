@@ -4,16 +4,17 @@ from collections import deque
 from time import perf_counter
 
 from foredraft.core.errors import SlotsError
-from foredraft.core.request import Request
 from foredraft.engine.running import Running, Work
 from foredraft.model.slot_pool import SlotPool
 
 MAX_STEP_ROWS = 512
 
 
-def slots_needed(request: Request) -> int:
+def slots_needed(running: Running) -> int:
     """Most slots the request can ever hold at once: its longest text and one draft."""
-    return len(request.prompt) + request.params.max_new_tokens + request.speculation.scratch_nodes
+    request = running.request
+    draft = request.speculation.scratch_nodes + running.drafter.needs.scratch
+    return len(request.prompt) + request.params.max_new_tokens + draft
 
 
 class Scheduler:
@@ -31,7 +32,7 @@ class Scheduler:
     def submit(self, requests: list[Running]) -> None:
         """Queue requests. Raises `SlotsError`, queueing none, when the pool could not hold one even alone."""
         for running in requests:
-            needed = slots_needed(running.request)
+            needed = slots_needed(running)
             if needed > self.pool.size:
                 raise SlotsError(
                     f"the request needs {needed} cache slots (prompt, max_new_tokens and draft) and the cache has "
@@ -45,9 +46,9 @@ class Scheduler:
 
     def admit(self) -> None:
         """Let waiting requests in, in order, while the batch and the pool have room."""
-        promised = sum(slots_needed(running.request) for running in self.running)
+        promised = sum(slots_needed(running) for running in self.running)
         while self.waiting and len(self.running) < self.max_batch:
-            promised += slots_needed(self.waiting[0].request)
+            promised += slots_needed(self.waiting[0])
             if promised > self.pool.size:
                 return
             running = self.waiting.popleft()

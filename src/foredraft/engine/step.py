@@ -8,6 +8,7 @@ from foredraft.core.plan_builder import Rows, build_plan
 from foredraft.core.step_plan import StepPlan
 from foredraft.drafters.drafter import Drafter, DraftTask, Observation
 from foredraft.engine.running import Work
+from foredraft.model.capture import States
 from foredraft.model.slot_pool import SlotPool
 from foredraft.verification.verifier import accept
 
@@ -48,7 +49,7 @@ def draft_task(work: Work) -> DraftTask | None:
         request=running.request,
         sampler=running.sampler,
         table=running.table,
-        nodes=config.nodes if config.tree_size else depth,
+        nodes=config.nodes if config.branches else depth,
         depth=depth,
     )
 
@@ -90,13 +91,47 @@ def greedy_tokens(deciding: list[Work], logits: Tensor):
     return iter(logits.argmax(-1).tolist())
 
 
+def wanted_features(batch: list[Work]) -> tuple[int, ...]:
+    """Hidden states that some drafter of the step needs, each once."""
+    return tuple(dict.fromkeys(boundary for work in batch for boundary in work.running.drafter.needs.features))
+
+
+def share_features(batch: list[Work], plan: StepPlan, states: States) -> None:
+    """Give every request the hidden states its drafter needs, of all of its rows, [rows, features x hidden]."""
+    for work, segment in zip(batch, plan.segments, strict=True):
+        needed = work.running.drafter.needs.features
+        if needed:
+            work.features = torch.cat([states[boundary][segment.row_slice] for boundary in needed], dim=-1)
+
+
+def observation(work: Work, verdict: Verdict | None, committed: list[int]) -> Observation:
+    """What the drafter is told of a step, once its slots are kept."""
+    path, features = verdict.path if verdict else [], None
+    if work.features is not None:
+        rows = [*range(work.chunk), *(work.chunk + node for node in path)]
+        features = work.features if len(rows) == len(work.features) else work.features[rows]
+    return Observation(
+        request=work.running.request,
+        table=work.running.table,
+        first=len(work.running.table) - work.chunk - len(path),
+        tree=work.tree,
+        verdict=verdict,
+        committed=committed,
+        features=features,
+    )
+
+
 def kept_slots(work: Work, verdict: Verdict | None) -> list[int]:
     """Slots that stay after the step: the chunk's, then the accepted path's."""
     path = verdict.path if verdict else []
     return work.chunk_slots + [work.node_slots[node] for node in path]
 
 
-def observe(batch: list[Work], observations: dict[int, Observation]) -> None:
-    """Tell each drafter what became of its requests."""
-    for drafter, group in by_drafter([work for work in batch if work.running.request.id in observations]):
-        drafter.observe([observations[work.running.request.id] for work in group])
+def observe(batch: list[Work], verdicts: dict[int, Verdict], committed: dict[int, list[int]]) -> None:
+    """Tell each drafter what became of its requests; of mere prompt chunks only where it needs their features."""
+    told = [work for work in batch if work.running.request.id in verdicts or work.features is not None]
+    for drafter, group in by_drafter(told):
+        ids = [work.running.request.id for work in group]
+        drafter.observe(
+            [observation(work, verdicts.get(i), committed.get(i, [])) for work, i in zip(group, ids, strict=True)]
+        )

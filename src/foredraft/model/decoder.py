@@ -7,6 +7,7 @@ layer without rotation) shows in the trial, and such a model keeps its module pa
 Shapes: T rows of the pack, H query heads, G key-value heads, D head size.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,7 +15,9 @@ from torch import Tensor, nn
 
 from foredraft.core.step_plan import StepPlan
 from foredraft.model.attention import Attending, attend_packed
+from foredraft.model.capture import States
 from foredraft.model.fast_norm import FastRMSNorm
+from foredraft.model.features import FINAL_NORM
 from foredraft.model.packed_weights import FusedFollower, FusedLead, PackedLinear
 from foredraft.model.slot_pool import LayerGroup
 
@@ -79,15 +82,26 @@ class Decoder:
         self.norm, self.head = module.model.norm, module.lm_head
         self.layers = layers
 
-    def __call__(self, plan: StepPlan, layers: LayerGroup) -> Tensor:
-        """Logits of the plan's wanted rows, [R, V]."""
+    def __call__(self, plan: StepPlan, layers: LayerGroup, features: Sequence[int] = ()) -> tuple[Tensor, States]:
+        """Logits of the plan's wanted rows, [R, V], and the hidden states `features` of all rows, [T, hidden] each."""
         hidden = self.embedding(plan.tokens)  # [1, T, hidden]
         rotation = self.rotation(hidden, plan.positions)
-        hidden = hidden[0]
-        for layer in self.layers:
+        hidden, states = hidden[0], {}
+        for boundary, layer in enumerate(self.layers):
+            if boundary in features:
+                states[boundary] = hidden
             hidden = layer.forward(hidden, rotation, plan, layers)
-        wanted = hidden[plan.logit_rows]
-        return self.head(self.norm(wanted)) if len(wanted) else wanted.new_empty(0, self.head.out_features)
+        if len(self.layers) in features:
+            states[len(self.layers)] = hidden
+        return self.finish(hidden, plan.logit_rows, states, FINAL_NORM in features), states
+
+    def finish(self, hidden: Tensor, rows: Tensor, states: States, keep: bool) -> Tensor:
+        """Logits of `rows`; all rows are normed only where their normed states are to be kept."""
+        if keep:
+            states[FINAL_NORM] = self.norm(hidden)
+        if not len(rows):
+            return hidden.new_empty(0, self.head.out_features)
+        return self.head(states[FINAL_NORM][rows] if keep else self.norm(hidden[rows]))
 
     def rotation(self, hidden: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Cosines, and sines with the sign each half takes, [T, 1, D] each."""

@@ -40,8 +40,9 @@ class CpuDevice:
         return torch.bfloat16 if fast else torch.float32
 
     def prepare(self, module: nn.Module) -> str:
-        if not packing_available(module.dtype):
-            return f"module path: oneDNN cannot pack {module.dtype} weights on this CPU"
+        dtype = next(module.parameters()).dtype
+        if not packing_available(dtype):
+            return f"module path: oneDNN cannot pack {dtype} weights on this CPU"
         replace_norms(module)
         pack(module)
         return "packed path: weights laid out once, projections fused, by oneDNN"

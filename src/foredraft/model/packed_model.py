@@ -1,6 +1,7 @@
 """A loaded transformers model that computes packed forwards over a slot pool."""
 
 import inspect
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -9,6 +10,7 @@ from foredraft.core.errors import ModelError
 from foredraft.core.step_plan import StepPlan
 from foredraft.model.attention import Ambient, running
 from foredraft.model.capability import Capability
+from foredraft.model.capture import States, capturing
 from foredraft.model.decoder import Decoder, decoder_of
 from foredraft.model.devices import Device
 from foredraft.model.loading import Checkpoint, first_line, load_module
@@ -64,17 +66,26 @@ class PackedModel:
         """Logits of the plan's wanted rows, [R, V]; keys and values of all rows are stored in their slots."""
         return self.run(plan, self.layers)
 
-    @torch.inference_mode()
-    def run(self, plan: StepPlan, layers) -> Tensor:
-        return self.run_module(plan, layers) if self.decoder is None else self.decoder(plan, layers)
+    def forward_with_features(self, plan: StepPlan, features: Sequence[int]) -> tuple[Tensor, States]:
+        """As `forward`, and the hidden states of all rows at the boundaries `features`, [T, hidden] each."""
+        return self.run_with(plan, self.layers, features)
 
-    def run_module(self, plan: StepPlan, layers) -> Tensor:
+    def run(self, plan: StepPlan, layers) -> Tensor:
+        return self.run_with(plan, layers, ())[0]
+
+    @torch.inference_mode()
+    def run_with(self, plan: StepPlan, layers, features: Sequence[int]) -> tuple[Tensor, States]:
+        runner = self.run_module if self.decoder is None else self.decoder
+        return runner(plan, layers, features)
+
+    def run_module(self, plan: StepPlan, layers, features: Sequence[int]) -> tuple[Tensor, States]:
         rows = plan.logit_rows
         # A forward that wants no logits still computes one row: kernels do not all take an empty product.
         options = {"logits_to_keep": rows if len(rows) else 1} if self.keeps_rows else {}
-        with running(Ambient(plan, layers, self.capability.windows)):
+        with running(Ambient(plan, layers, self.capability.windows)), capturing(self.module, features) as states:
             output = self.module(input_ids=plan.tokens, position_ids=plan.positions, use_cache=False, **options)
-        return output.logits[0, : len(rows)] if self.keeps_rows else output.logits[0, rows]
+        logits = output.logits[0, : len(rows)] if self.keeps_rows else output.logits[0, rows]
+        return logits, {boundary: state[0] for boundary, state in states.items()}
 
     def stored_shapes(self) -> dict[int, LayerShape]:
         shapes = stored_shapes(self.run, self.capability.vocabulary_rows, self.device)

@@ -1,6 +1,6 @@
 """A target without a network: a test double for engines and drafters."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -8,6 +8,7 @@ from torch import Tensor
 from foredraft.core.plan_builder import indices
 from foredraft.core.step_plan import Segment, StepPlan
 from foredraft.core.vocabulary import Vocabulary
+from foredraft.model.capture import States
 from foredraft.model.slot_pool import SlotPool
 
 Law = Callable[[tuple[int, ...]], list[float]]
@@ -40,7 +41,8 @@ class ScriptedTarget:
         for store in (self.written, self.places):
             store[target] = store[source]
 
-    def forward(self, plan: StepPlan) -> Tensor:
+    def forward(self, plan: StepPlan, features: Sequence[int] = ()) -> tuple[Tensor, States]:
+        """Logits of the wanted rows; a row's hidden state, at any boundary, is its position and its token."""
         slots = indices(plan.write, torch.device("cpu"))
         self.written[slots], self.places[slots] = plan.tokens[0], plan.positions[0]
         self.forwards.append(plan.tokens.shape[1])
@@ -51,7 +53,8 @@ class ScriptedTarget:
             for row in range(segment.rows)
             if segment.start + row in wanted
         ]
-        return torch.stack(rows) if rows else torch.empty(0, self.vocabulary.rows)
+        logits = torch.stack(rows) if rows else torch.empty(0, self.vocabulary.rows)
+        return logits, {boundary: torch.stack([plan.positions[0], plan.tokens[0]], dim=1) for boundary in features}
 
     def row(self, segment: Segment, row: int) -> Tensor:
         seen = segment.visible(None)

@@ -1,5 +1,6 @@
 """The model whose text is written, as the engine sees it."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from torch import Tensor
@@ -7,6 +8,7 @@ from torch import Tensor
 from foredraft.core.sampling_params import whole
 from foredraft.core.step_plan import StepPlan
 from foredraft.core.vocabulary import Vocabulary
+from foredraft.model.capture import States
 from foredraft.model.devices import Device, find_device, find_dtype, use_threads
 from foredraft.model.loading import find_checkpoint, load_tokenizer, vocabulary_of
 from foredraft.model.packed_model import PackedModel, load_packed_model
@@ -25,8 +27,8 @@ class Target(Protocol):
     pool: SlotPool
     tokenizer: object | None
 
-    def forward(self, plan: StepPlan) -> Tensor:
-        """Logits of the plan's wanted rows, [R, V]."""
+    def forward(self, plan: StepPlan, features: Sequence[int] = ()) -> tuple[Tensor, States]:
+        """Logits of the plan's wanted rows, [R, V], and hidden states of all rows, [T, hidden], by boundary."""
 
 
 class ModelTarget:
@@ -34,19 +36,29 @@ class ModelTarget:
 
     Attributes:
         name: As the user gave it.
+        path: Its folder or hub id; none for a model that came as a module.
         model: The packed model.
         place: The device it runs on.
         pool: Its cache; drafters may add layers to it.
     """
 
-    def __init__(self, name: str, model: PackedModel, place: Device, pool: SlotPool, tokenizer, vocabulary: Vocabulary):
-        self.name, self.model, self.place, self.pool = name, model, place, pool
+    def __init__(
+        self,
+        name: str,
+        model: PackedModel,
+        place: Device,
+        pool: SlotPool,
+        tokenizer,
+        vocabulary: Vocabulary,
+        path: str | None = None,
+    ):
+        self.name, self.model, self.place, self.pool, self.path = name, model, place, pool, path
         self.tokenizer, self.vocabulary = tokenizer, vocabulary
         self.context_length = model.capability.context_length
         model.attach(pool, "target")
 
-    def forward(self, plan: StepPlan) -> Tensor:
-        return self.model.forward(plan)
+    def forward(self, plan: StepPlan, features: Sequence[int] = ()) -> tuple[Tensor, States]:
+        return self.model.forward_with_features(plan, features)
 
 
 def load_target(
@@ -69,7 +81,7 @@ def load_target(
     model = load_packed_model(checkpoint, find_dtype(dtype, place), place)
     tokenizer = load_tokenizer(checkpoint)
     pool = SlotPool(cache_tokens or affordable_slots(model, place), place.torch_device)
-    return ModelTarget(name, model, place, pool, tokenizer, vocabulary_of(checkpoint, tokenizer))
+    return ModelTarget(name, model, place, pool, tokenizer, vocabulary_of(checkpoint, tokenizer), checkpoint.path)
 
 
 def affordable_slots(model: PackedModel, place: Device) -> int:
