@@ -17,6 +17,7 @@ ROOMS = [
     "engine",
     "drafters",
     "checkpoints",
+    "heads",
     "verification",
     "sampling",
     "model",

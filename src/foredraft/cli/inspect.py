@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from foredraft.cli.flags import flags_of, given
+from foredraft.cli.head_report import HeadReport
 from foredraft.cli.load_options import LoadOptions, loading
 from foredraft.cli.model_report import ModelReport, report_of
 from foredraft.model.target import load_target
@@ -29,7 +30,7 @@ def inspect(
 
     Args:
         model: A folder, a hub id or an embedded name.
-        draft_model: Try this model as its drafter.
+        draft_model: Try this model or head as its drafter; a head is described, with how its files were read.
         as_json: Print one JSON object instead of a table.
     """
     with loading(model):
@@ -67,8 +68,31 @@ def rows_of(report: ModelReport) -> dict[str, str]:
         "path": f"{report.dtype}, {report.path}",
         "memory": f"weights {size(report.weight_bytes)}, cache {size(report.cache_bytes_per_token)} a token",
         "cache": f"{report.cache_tokens} tokens, {size(report.cache_tokens * report.cache_bytes_per_token)}",
+        **(
+            {"heads": "\n".join(f"{name}: {what}" for name, what in report.own_heads.items())}
+            if report.own_heads
+            else {}
+        ),
+        **(head_rows(report.head) if report.head else {}),
         **{f"drafter {name}": f"no: {reason}" if reason else "fits" for name, reason in report.drafters.items()},
     }
+
+
+def head_rows(head: HeadReport) -> dict[str, str]:
+    if head.problem is not None:
+        return {"head": head.problem}
+    facts = ", ".join(f"{name} {shown(value)}" for name, value in head.facts.items())
+    notes = {"head read as": "\n".join(head.notes)} if head.notes else {}
+    return {"head": f"{head.name}: {head.method}, {head.format}", "head config": facts, **notes}
+
+
+def shown(value: object) -> str:
+    """A value of a config in few signs."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {shown(inner)}" for name, inner in value.items())
+    return " ".join(map(shown, value)) if isinstance(value, tuple | list) else str(value)
 
 
 def window_of(report: ModelReport) -> str:

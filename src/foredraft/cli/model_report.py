@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from foredraft.cli.head_report import HeadReport, head_report, own_heads
 from foredraft.core.errors import UserError
 from foredraft.core.speculation_config import SpeculationConfig
 from foredraft.drafters.drafter import BUILT_IN, make_drafter, registry
@@ -24,6 +25,8 @@ class ModelReport:
         stop_tokens: Tokens that end a text, by id.
         chat_template: Whether `--chat` works.
         feature_layers: Hidden states an EAGLE-3 head reads by default; none for a model of too few layers.
+        own_heads: Heads made for it that need no looking for: in its own checkpoint, or embedded beside it.
+        head: The head tried as its drafter, none where none was named.
         drafters: For each drafting method none where it fits, else why it does not.
         dtype, path: How forwards are computed.
         weight_bytes: Memory of the weights.
@@ -46,6 +49,8 @@ class ModelReport:
     stop_tokens: dict[int, str]
     chat_template: bool
     feature_layers: list[int] | None
+    own_heads: dict[str, str]
+    head: HeadReport | None
     drafters: dict[str, str | None]
     dtype: str
     path: str
@@ -55,7 +60,7 @@ class ModelReport:
 
 
 def report_of(target: ModelTarget, draft_model: str | None) -> ModelReport:
-    """Describe `target`; `draft_model` is tried as its drafter where one is named."""
+    """Describe `target`; `draft_model`, a model or a head, is tried as its drafter where one is named."""
     model, shape, shapes = target.model, target.model.capability, target.model.shapes.values()
     features = list(shape.feature_layers)
     return ModelReport(
@@ -74,6 +79,8 @@ def report_of(target: ModelTarget, draft_model: str | None) -> ModelReport:
         stop_tokens={i: target.tokenizer.convert_ids_to_tokens(i) for i in target.vocabulary.eos_token_ids},
         chat_template=bool(target.tokenizer.chat_template),
         feature_layers=features if all(0 <= layer < shape.layers for layer in features) else None,
+        own_heads=own_heads(target),
+        head=head_report(draft_model, target) if draft_model else None,
         drafters={name: misfit(name, target, draft_model) for name in sorted({*BUILT_IN, *registry})},
         dtype=str(model.dtype).removeprefix("torch."),
         path=model.path,
