@@ -1,0 +1,147 @@
+"""DFlash (2602.06036): one forward of a small network guesses a whole block of tokens after the root.
+
+With positions 0 .. n - 1 run by the target and the root at n, the block is the root and masks at n .. n + B - 1. Its
+layers read keys and values made from the target's features of the positions before it, which lie in the target's pool
+under the target's own slots. A tree is DDTree's (2604.12989): best-first over the guesses of all depths.
+"""
+
+import torch
+from torch import Tensor
+
+from foredraft.core.draft_tree import DraftTree
+from foredraft.core.plan_builder import Rows, build_plan, compact
+from foredraft.core.request import Request
+from foredraft.core.speculation_config import SpeculationConfig
+from foredraft.core.static_tree import StaticTree, token_tree
+from foredraft.core.step_plan import StepPlan
+from foredraft.drafters.drafter import DrafterNeeds, DraftTask, Observation, register
+from foredraft.drafters.learned import load_head
+from foredraft.drafters.marginal_draft import Marginals
+from foredraft.drafters.marginal_tree import best_first
+from foredraft.drafters.packed_attend import PackedAttend
+from foredraft.heads.dflash import DFlashHead
+from foredraft.model.slot_pool import LayerGroup, LayerShape, SlotPool
+from foredraft.model.target import ModelTarget
+
+
+class DFlashDrafter:
+    """Drafts with a block network.
+
+    Attributes:
+        head: The network.
+        layers: Its keys and values in the target's pool.
+        filled: Positions of each request whose context keys and values are stored.
+    """
+
+    name = "dflash"
+
+    def __init__(self, head: DFlashHead, pool: SlotPool, layers: LayerGroup):
+        self.head, self.pool, self.layers = head, pool, layers
+        self.block = head.config.block_size
+        self.needs = DrafterNeeds(samples=True, features=head.feature_layers, scratch=self.block - 1, fixed_trees=True)
+        self.filled: dict[int, int] = {}
+
+    @torch.inference_mode()
+    def propose(self, tasks: list[DraftTask]) -> list[DraftTree]:
+        """Trees for requests whose context is complete and whose block fits the head's own positions."""
+        ready = [task for task in tasks if self.ready(task.request)]
+        trees = {}
+        if ready:
+            blocks = [self.block_slots(task) for task in ready]
+            guesses = self.guesses(ready, blocks)
+            for task, logits, slots in zip(ready, guesses, blocks, strict=True):
+                trees[task.request.id] = self.placed(self.tree(task, logits), task, slots[1:])
+        return [trees.get(task.request.id, DraftTree()) for task in tasks]
+
+    def ready(self, request: Request) -> bool:
+        committed = len(request.tokens) - 1
+        known = 0 < committed == self.filled.get(request.id)
+        return known and committed + self.block <= self.head.config.sizes.max_positions
+
+    def block_slots(self, task: DraftTask) -> list[int]:
+        """The root's slot, which the step has taken, and scratch ones for the masks."""
+        [root] = task.table.tail
+        return [root, *self.pool.take(task.table, self.block - 1)]
+
+    def guesses(self, tasks: list[DraftTask], blocks: list[list[int]]) -> list[Tensor]:
+        """Logits of each task's guesses, [depth, V] each, from one forward of all blocks."""
+        plan = self.plan(tasks, blocks)
+        attend = PackedAttend(plan, self.layers, self.head.config.sizes.head_dim**-0.5)
+        out = self.head(plan.tokens, plan.positions, attend)[0]
+        depths = [min(task.depth, self.block - 1) for task in tasks]
+        rows = [index * self.block + row for index, depth in enumerate(depths) for row in range(1, depth + 1)]
+        return list(self.head.logits(out[rows]).split(depths))
+
+    def plan(self, tasks: list[DraftTask], blocks: list[list[int]]) -> StepPlan:
+        """All blocks packed; the root and every mask see the whole block unless the head is causal."""
+        plan = build_plan([self.rows(task, slots) for task, slots in zip(tasks, blocks, strict=True)], self.pool.device)
+        if not self.head.config.causal:
+            everything = torch.ones(self.block, self.block, dtype=torch.bool, device=self.pool.device)
+            for segment in plan.segments:
+                segment.ancestors = everything
+        return plan
+
+    def rows(self, task: DraftTask, slots: list[int]) -> Rows:
+        return Rows(
+            tokens=[task.request.tokens[-1]] + [self.head.config.mask_token_id] * (self.block - 1),
+            pending=self.block,
+            parents=[],
+            slots=slots,
+            context=len(task.table),
+            context_slots=task.table.committed(self.pool.device),
+            logits=0,
+        )
+
+    def tree(self, task: DraftTask, logits: Tensor) -> DraftTree:
+        config, depth = task.request.speculation, len(logits)
+        if config.speculative_token_tree is not None:
+            shape = token_tree(config.speculative_token_tree).cut(nodes=task.nodes, depth=depth)
+        else:
+            shape = None if config.branches else StaticTree.chain(depth)
+        width = config.tree_width if shape is None else shape.width
+        guesses = Marginals(task, logits, None, self.name, width)
+        return guesses.filled(best_first(guesses.gains(), task.nodes) if shape is None else shape)
+
+    def placed(self, tree: DraftTree, task: DraftTask, scratch: list[int]) -> DraftTree:
+        """Nodes take the masks' slots first: they continue the request's run, and an accepted chain stays in place."""
+        more = len(tree) - len(scratch)
+        tree.slots = scratch[: len(tree)] + (self.pool.take(task.table, more) if more > 0 else [])
+        return tree
+
+    @torch.inference_mode()
+    def observe(self, observations: list[Observation]) -> None:
+        """Store the context keys and values of the rows each request has kept, as far as the head can use them."""
+        last = self.head.config.sizes.max_positions
+        going = [seen for seen in observations if not seen.request.finished and seen.first < last]
+        if not going:
+            return
+        stops = [seen.first + len(seen.features) for seen in going]
+        spans = list(zip(going, stops, strict=True))
+        slots = [slot for seen, stop in spans for slot in seen.table.slots[seen.first : stop]]
+        positions = [position for seen, stop in spans for position in range(seen.first, stop)]
+        self.store(torch.cat([seen.features for seen in going]), positions, slots)
+        self.filled.update((seen.request.id, stop) for seen, stop in spans)
+
+    def store(self, features: Tensor, positions: list[int], slots: list[int]) -> None:
+        """Context keys and values of features [rows, layers x width], into the slots of their positions."""
+        places, rows = compact(slots, self.pool.device), torch.tensor([positions], device=self.pool.device)
+        for layer, (key, value) in enumerate(self.head.context(self.head.fuse(features)[None], rows)):
+            self.layers.write(layer, places, key[0], value[0])
+
+    def close(self, request: Request) -> None:
+        self.filled.pop(request.id, None)
+
+
+def dflash_drafter(name: str, head: DFlashHead, pool: SlotPool, dtype: torch.dtype) -> DFlashDrafter:
+    """A drafter over `head`, with storage for its layers in `pool` under a `name` of its own."""
+    sizes = head.config.sizes
+    shape = LayerShape(sizes.kv_heads, sizes.head_dim, sizes.head_dim)
+    owner = f"{name} {len(pool.groups)}"  # engines may share a target
+    return DFlashDrafter(head, pool, pool.add_layers(owner, dict.fromkeys(range(head.config.layers), shape), dtype))
+
+
+@register("dflash")
+def make_dflash(config: SpeculationConfig, target: ModelTarget) -> DFlashDrafter:
+    """A drafter over the head `config.model` names. Raises `ConfigError` or `ModelError`."""
+    _, head = load_head(config, target)
+    return dflash_drafter(f"dflash {config.model or ''}", head, target.pool, target.model.dtype)

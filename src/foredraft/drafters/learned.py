@@ -1,0 +1,37 @@
+"""From a config to the loaded network of a learned drafter."""
+
+from torch import nn
+
+from foredraft.checkpoints.head_checkpoint import HeadCheckpoint, default_head, find_head
+from foredraft.core.errors import require
+from foredraft.core.speculation_config import SpeculationConfig
+from foredraft.heads.build import build_head
+from foredraft.heads.shared import Borrowed
+from foredraft.model.capture import require_boundaries
+from foredraft.model.target import ModelTarget
+
+
+def load_head(config: SpeculationConfig, target: ModelTarget) -> tuple[HeadCheckpoint, nn.Module]:
+    """The head that `config` names, or the embedded one of `target`, ready to draft.
+
+    Raises `ConfigError` where there is none and `ModelError` where it does not fit.
+    """
+    found = read_head(config, target)
+    return found, ready_head(found, target)
+
+
+def read_head(config: SpeculationConfig, target: ModelTarget) -> HeadCheckpoint:
+    method = config.method
+    require(isinstance(target, ModelTarget), f"{target.name} is no loaded model; {method} cannot draft for it")
+    name = config.model or default_head(target.name, method)
+    return find_head(name, method=method, target=target.model.capability, target_path=target.path)
+
+
+def ready_head(found: HeadCheckpoint, target: ModelTarget, **parts: nn.Module) -> nn.Module:
+    """The network of `found` on the target's device; `parts` take the place of its own modules."""
+    module, dtype, device = target.model.module, target.model.dtype, target.place.torch_device
+    borrowed = Borrowed(module.get_input_embeddings(), module.get_output_embeddings())
+    head = build_head(found.config, found.tensors, borrowed, dtype=dtype, device=device, **parts)
+    require_boundaries(module, head.feature_layers)
+    target.place.prepare(head)
+    return head
