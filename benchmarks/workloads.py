@@ -1,6 +1,7 @@
 """Prompts by workload: our own texts, and Spec-Bench-format files where a folder of them is given."""
 
 import json
+from collections.abc import Mapping
 from itertools import chain, zip_longest
 from pathlib import Path
 
@@ -136,6 +137,58 @@ STORIES = [
     "Once upon a time an old woman planted a stone in her garden.",
 ]
 
+MATHS = [
+    "A baker sells 24 rolls in the morning and half as many in the afternoon. Each roll costs 3 coins. How many coins "
+    "does she take in that day?",
+    "A train leaves at 14:20 and arrives at 17:05. It stops for 15 minutes on the way. How many minutes does it move?",
+    "Nils has three boxes with 18 marbles each. He gives away 20 marbles and shares the rest evenly with his sister. "
+    "How many marbles does each of them have?",
+    "A tank holds 540 litres. One pump fills 12 litres a minute, another 6 litres a minute. How long do both together "
+    "need to fill the empty tank?",
+    "A coat costs 80 euros. It is made 25 percent cheaper, then 10 euros more are taken off. What is the price now?",
+    "Five friends share the cost of a boat. Two more join, and each now pays 8 euros less. What does the boat cost?",
+    "A field is 45 metres long and 20 metres wide. A fence post stands every 5 metres around it. How many posts are "
+    "there?",
+    "Lena reads 15 pages on Monday and each day 5 pages more than the day before. How many pages has she read after "
+    "Friday?",
+]
+
+REASONING = [
+    "How many whole numbers from 1 to 200 can be divided by 3 or by 7 but not by both? Think step by step.",
+    "Three boxes hold apples, pears and both. Every label is wrong. You may take one fruit from one box. Explain step "
+    "by step how to find out what each box holds.",
+    "Find all pairs of whole numbers x and y with x * y = x + y + 11. Show every step.",
+    "A clock shows 3:40. What is the smaller angle between its hands? Reason step by step.",
+    "Prove that the sum of two odd numbers is even, then that the product of two odd numbers is odd.",
+    "Five people stand in a row. Ana is not at an end, Ben is left of Cleo, and Dan is next to Eva. How many orders "
+    "are possible? Think step by step.",
+    "A ladder of 5 metres leans on a wall with its foot 3 metres away. The foot slips 1 metre further. How far does "
+    "the top slide? Work it out step by step.",
+    "What is the last digit of 7 to the power of 2026? Explain your reasoning step by step.",
+]
+
+CHATS = [
+    "What should I look at before I buy a used bicycle?",
+    "Explain to a child why the sky is blue.",
+    "I have eggs, rice and spinach. What can I cook in twenty minutes?",
+    "What is the difference between weather and climate?",
+    "Give me five tips for sleeping better.",
+    "Pretend you are a museum guide and show me around a room of old maps.",
+    "How do vaccines work?",
+    "I forgot a friend's birthday. What should I write to her?",
+]
+
+SENTENCES = [
+    ("German", "Das Museum ist am Montag geschlossen, aber der Garten bleibt offen."),
+    ("French", "Le marché commence à huit heures et finit avant midi."),
+    ("Spanish", "Mi abuela guarda las cartas en una caja de madera azul."),
+    ("German", "Wenn es morgen regnet, fahren wir mit dem Zug statt mit dem Rad."),
+    ("Italian", "Il treno per la costa parte ogni mattina dal secondo binario."),
+    ("French", "Les enfants ont construit un pont avec des pierres et du bois."),
+    ("Spanish", "El pescador vendió tres peces y volvió a casa antes de la noche."),
+    ("Dutch", "De brug wordt in het voorjaar gerepareerd door vier ingenieurs."),
+]
+
 
 def own_prompts() -> dict[str, list[str]]:
     """The built-in prompts by workload."""
@@ -148,6 +201,10 @@ def own_prompts() -> dict[str, list[str]]:
         ],
         "editing": [f"Rename the function {name} to {name}_v2.\n\n{body}" for name, body in FUNCTIONS],
         "creative": STORIES,
+        "maths": MATHS,
+        "reasoning": REASONING,
+        "chat": CHATS,
+        "translation": [f"Translate this {language} sentence into English: {text}" for language, text in SENTENCES],
     }
 
 
@@ -176,8 +233,27 @@ CATEGORIES = {
 }
 
 
-def file_prompts(folder: Path) -> dict[str, list[str]]:
-    """First turns of every question in the folder's .jsonl files, by workload; categories take turns in each."""
+# The same files as Spec-Bench divides them: its own parts, MT-bench as one of them, whatever its question asks for.
+SPEC_BENCH = {
+    "humaneval": "code",
+    "gsm8k": "maths",
+    "math_reasoning": "maths",
+    "reasoning_trace": "reasoning",
+    "translation": "translation",
+    "summarization": "summary",
+    "qa": "qa",
+    "rag": "rag",
+} | dict.fromkeys(
+    ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities"),
+    "chat",
+)
+
+
+def file_prompts(folder: Path, workload_of: Mapping[str, str] = CATEGORIES) -> dict[str, list[str]]:
+    """First turns of every question in the folder's .jsonl files, by workload; categories take turns in each.
+
+    A category that `workload_of` does not name is a workload of its own.
+    """
     categories: dict[str, list[str]] = {}
     for path in sorted(folder.glob("*.jsonl")):
         for line in path.read_text(encoding="utf-8").splitlines():
@@ -185,7 +261,7 @@ def file_prompts(folder: Path) -> dict[str, list[str]]:
             categories.setdefault(question["category"], []).append(question["turns"][0])
     by_workload: dict[str, list[list[str]]] = {}
     for category, texts in categories.items():
-        by_workload.setdefault(CATEGORIES[category], []).append(texts)
+        by_workload.setdefault(workload_of.get(category, category), []).append(texts)
     return {workload: in_turn(lists) for workload, lists in by_workload.items()}
 
 
@@ -197,7 +273,20 @@ def collect(names: list[str], folder: Path | None) -> dict[str, list[str]]:
     """All prompts of each workload named, ours and the folder's in turn; every workload where none is named."""
     own, read = own_prompts(), file_prompts(folder) if folder and folder.is_dir() else {}
     known = list(dict.fromkeys([*own, *read]))
+    return {name: in_turn([own.get(name, []), read.get(name, [])]) for name in chosen(names, known)}
+
+
+def suite(names: list[str], folder: Path | None) -> dict[str, list[str]]:
+    """As `collect`, by Spec-Bench's own division: the folder's prompts where it has a workload, ours elsewhere."""
+    if folder is not None and not list(folder.glob("*.jsonl")):
+        raise SystemExit(f"no .jsonl files in {folder}; give a folder of questions in Spec-Bench's format")
+    prompts = own_prompts() | (file_prompts(folder, SPEC_BENCH) if folder else {})
+    return {name: prompts[name] for name in chosen(names, list(prompts))}
+
+
+def chosen(names: list[str], known: list[str]) -> list[str]:
+    """`names`, or all that are known where none is given."""
     unknown = [name for name in names if name not in known]
     if unknown:
         raise SystemExit(f"no prompts for {', '.join(unknown)}; there are {', '.join(known)}")
-    return {name: in_turn([own.get(name, []), read.get(name, [])]) for name in names or known}
+    return names or known
