@@ -20,11 +20,14 @@ license: apache-2.0
 ---
 # {name}
 
-{method} head of `tiny`, {parameters:.1f} million parameters, stored as int8 with a scale for each 64 weights. Trained by
-foredraft on the target's own answers to questions from the training data (gsm8k, reasoning_traces, instructions, mbpp,
-and forms, passages and functions derived from json_documents, stories, web_c4 and python_code); `recipes/tiny/README.md`
-gives the commands, `provenance.json` the settings and what held-out answers showed.
+{method} head of `tiny`, {parameters:.1f} million parameters, stored as int8 with a scale for each 64 weights. Trained
+by foredraft on the target's own answers to questions from {questions}. `recipes/tiny/README.md` gives the commands,
+`provenance.json` the settings and what held-out answers showed.
 """
+
+
+MIXTURE = """the training data: gsm8k, reasoning_traces,
+instructions, mbpp, and forms, passages and functions derived from json_documents, stories, web_c4 and python_code"""
 
 
 def release(run: Path, name: str, target: Capability) -> None:
@@ -41,8 +44,11 @@ def release(run: Path, name: str, target: Capability) -> None:
         target_layers=target.layers,
         int8=True,
     )
+    questions = "reasoning_traces alone" if name.endswith("reasoning") else MIXTURE
     count = sum(tensor.numel() for tensor in head.tensors.values() if tensor.is_floating_point())
-    (folder / "README.md").write_text(CARD.format(name=name, method=head.method, parameters=count / 1e6))
+    (folder / "README.md").write_text(
+        CARD.format(name=name, method=head.method, parameters=count / 1e6, questions=questions)
+    )
     shutil.copy(run / "provenance.json", folder / "provenance.json")
     print(json.dumps({"name": name, "method": head.method, "bytes": sum(f.stat().st_size for f in folder.iterdir())}))
 

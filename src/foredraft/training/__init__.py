@@ -1,0 +1,1 @@
+"""Training of drafters: samples, the target's answers and states, batches, methods, one trainer."""
