@@ -13,20 +13,21 @@ SUFFIX = {"method": "suffix", "suffix_decoding_max_cached_requests": 0, "suffix_
 MODEL = {"method": "draft_model", "model": DRAFT_MODEL}
 # A tree of 15 nodes and the root are 16 rows, which the matrix units of a CPU compute for little more than one.
 TREE = {"tree_size": 15, "tree_width": 3}
+WIDER = {"tree_size": 24, "tree_width": 4}  # for drafters whose further nodes are taken often
 DRAFTERS: dict[str, dict] = {
     "ngram": {"method": "ngram", "num_speculative_tokens": 6},
     "suffix": SUFFIX | {"num_speculative_tokens": 12},
-    "draft model": MODEL | {"num_speculative_tokens": 3},
+    "draft model": MODEL | {"num_speculative_tokens": 4},
     "draft model tree": MODEL | {"num_speculative_tokens": 4} | TREE,
     "medusa": {"method": "medusa", "num_speculative_tokens": 3},
     "medusa tree": {"method": "medusa", "num_speculative_tokens": 4} | TREE,
-    "eagle3": {"method": "eagle3", "num_speculative_tokens": 4},
-    "eagle3 tree": {"method": "eagle3", "num_speculative_tokens": 5} | TREE,
-    "eagle3 reasoning": {"method": "eagle3", "model": "tiny-eagle3-reasoning", "num_speculative_tokens": 4},
+    "eagle3": {"method": "eagle3", "num_speculative_tokens": 5},
+    "eagle3 tree": {"method": "eagle3", "num_speculative_tokens": 6} | WIDER,
+    "eagle3 reasoning": {"method": "eagle3", "model": "tiny-eagle3-reasoning", "num_speculative_tokens": 5},
     "mtp": {"method": "mtp", "num_speculative_tokens": 3},
     "mtp tree": {"method": "mtp", "num_speculative_tokens": 4} | TREE,
     "dflash": {"method": "dflash", "num_speculative_tokens": 7},
-    "dflash tree": {"method": "dflash", "num_speculative_tokens": 7} | TREE,
+    "dflash tree": {"method": "dflash", "num_speculative_tokens": 7} | WIDER,
 }
 
 

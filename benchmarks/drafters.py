@@ -7,7 +7,6 @@ time. A contestant whose head is not there is left out with a line that says so.
 another text than plain decoding fails the run.
 """
 
-import hashlib
 import json
 import sys
 from pathlib import Path
@@ -18,7 +17,7 @@ from cyclopts import App, Parameter
 from drafter_contestants import configs_of, make_contestants
 from drafter_markdown import as_markdown
 from drafter_plot import plot
-from generate import fitting
+from generate import digest, fitting
 from provenance import provenance
 from rich.console import Console
 from rich.progress import Progress
@@ -153,7 +152,7 @@ def circumstances(engine: Engine, prompts: dict[str, list[list[int]]]) -> dict:
         "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else "the CPU of `hardware`",
         "path": model.path,
         "weight_bytes": model.weight_bytes,
-        "prompts_sha256": hashlib.sha256(json.dumps(prompts).encode()).hexdigest(),
+        "prompts_sha256": digest(prompts),
     }
 
 

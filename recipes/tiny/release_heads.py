@@ -1,4 +1,4 @@
-"""Put a trained head of the tiny family into the package: int8 weights, config, a card, where they came from.
+"""Put a trained drafter of the tiny family into the package: int8 weights, config, a card, where they came from.
 
 python recipes/tiny/release_heads.py .work/tiny/heads/eagle3 --name tiny-eagle3
 """
@@ -8,11 +8,15 @@ import json
 import shutil
 from pathlib import Path
 
+from safetensors.torch import load_file
+
 from foredraft.checkpoints.head_checkpoint import EMBEDDED_HEADS, find_head
 from foredraft.checkpoints.head_writer import write_head
 from foredraft.model.capability import Capability
+from foredraft.model.int8_weights import INT8_FILE, write_int8
 from foredraft.model.loading import embedded_folder, find_checkpoint
 
+DRAFT = "tiny-draft"
 FORMATS = {"medusa": "medusa-vllm"}  # of the embedded files; speculators where there is one
 DRAFTED = {"eagle3": 5, "mtp": 4, "medusa": 4, "dflash": 7}
 CARD = """---
@@ -53,12 +57,23 @@ def release(run: Path, name: str, target: Capability) -> None:
     print(json.dumps({"name": name, "method": head.method, "bytes": sum(f.stat().st_size for f in folder.iterdir())}))
 
 
+def release_draft(run: Path, name: str) -> None:
+    """Put a distilled draft model's weights and provenance in place of those in the embedded folder of `name`."""
+    folder = embedded_folder(name)
+    state = load_file(run / "model.safetensors")
+    write_int8({key: tensor for key, tensor in state.items() if key != "lm_head.weight"}, folder / INT8_FILE)
+    shutil.copy(run / "provenance.json", folder / "provenance.json")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run", type=Path)
-    parser.add_argument("--name", choices=sorted(EMBEDDED_HEADS), required=True)
+    parser.add_argument("--name", choices=[*sorted(EMBEDDED_HEADS), DRAFT], required=True)
     args = parser.parse_args()
-    release(args.run, args.name, find_checkpoint("tiny").capability)
+    if args.name == DRAFT:
+        release_draft(args.run, args.name)
+    else:
+        release(args.run, args.name, find_checkpoint("tiny").capability)
 
 
 if __name__ == "__main__":

@@ -1,3 +1,4 @@
+from foredraft.cli.demo import drafting
 from foredraft.cli.demo_prompts import DEMO_PROMPTS
 
 
@@ -15,3 +16,14 @@ def test_demo_ends_in_a_table_of_all_prompts(run, model):
 def test_demo_tells_when_its_drafter_does_not_fit(run, model, other_vocabulary):
     code, _, said = run("demo", "--model", model, "--draft-model", other_vocabulary, "--max-new-tokens", 2)
     assert code == 2 and "257" in said and "260" in said
+
+
+def test_demo_drafts_with_trained_heads_where_the_target_has_them():
+    of_tiny = [drafting(prompt, "tiny", None).method for prompt in DEMO_PROMPTS]
+    assert of_tiny == ["ngram", "dflash", "suffix", "eagle3"]
+    for target, draft_model in (("elsewhere", None), ("tiny", "my-draft")):
+        assert [drafting(prompt, target, draft_model).method for prompt in DEMO_PROMPTS][1::2] == [
+            "draft_model",
+            "suffix",
+        ]
+    assert [drafting(prompt, "tiny", "my-draft").model for prompt in DEMO_PROMPTS] == [None, "my-draft", None, None]

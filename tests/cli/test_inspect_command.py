@@ -27,3 +27,11 @@ def test_inspect_prints_a_table(run, model):
     code, out, err = run("inspect", model)
     assert (code, err) == (0, "")
     assert all(word in out for word in ("LlamaForCausalLM", "257", "'</s>' (0)", "ngram", "a token"))
+
+
+def test_inspect_tells_attention_heads_from_trained_heads(run):
+    code, out, _ = run("inspect", "tiny", "--dtype", "fp32", "--cache-tokens", 64)
+    assert code == 0
+    lines = out.splitlines()
+    assert any(line.startswith("heads ") and "8, of keys and values 4" in line for line in lines)
+    assert any(line.startswith("trained heads ") and "tiny-eagle3: eagle3, embedded" in line for line in lines)

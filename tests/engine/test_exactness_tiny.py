@@ -24,6 +24,16 @@ CONFIGS = {
     "draft chain": DRAFT,
     "draft chain, early stop": DRAFT | {"draft_confidence_threshold": 0.5},
     "draft tree": DRAFT | {"tree_size": 12},
+    "medusa chain": {"method": "medusa", "num_speculative_tokens": 4},
+    "medusa tree": {"method": "medusa", "num_speculative_tokens": 4, "tree_size": 15},
+    "eagle3 chain": {"method": "eagle3"},
+    "eagle3 tree": {"method": "eagle3", "tree_size": 15},
+    "eagle3 fixed tree": {"method": "eagle3", "speculative_token_tree": "eagle_25"},
+    "eagle3 of another domain": {"method": "eagle3", "model": "tiny-eagle3-reasoning"},
+    "mtp chain": {"method": "mtp", "num_speculative_tokens": 3},
+    "mtp tree": {"method": "mtp", "num_speculative_tokens": 4, "tree_size": 12},
+    "dflash chain": {"method": "dflash", "num_speculative_tokens": 7},
+    "dflash tree": {"method": "dflash", "num_speculative_tokens": 7, "tree_size": 24},
 }
 SAMPLINGS = {
     "greedy": SamplingParams(max_new_tokens=TOKENS),

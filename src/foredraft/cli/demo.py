@@ -8,6 +8,7 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
+from foredraft.checkpoints.head_checkpoint import default_head
 from foredraft.cli.comparison import PLAIN, Comparison, compare, seeded, warm_up, way_name
 from foredraft.cli.demo_prompts import DEMO_PROMPTS, DemoPrompt
 from foredraft.cli.figures import method_name
@@ -42,7 +43,7 @@ def demo(
     engine, console = load_engine(LoadOptions(**EXACT | given(load)), PLAIN), Console()
     rows = []
     for turn, prompt in enumerate(DEMO_PROMPTS):
-        config = drafted_by(draft_model, prompt.speculation)
+        config = drafting(prompt, engine.target.name, draft_model)
         console.rule(prompt.title, align="left")
         console.out(prompt.text, style="dim", highlight=False)
         reporter = ScreenReporter(console, engine.target.tokenizer, config)
@@ -52,8 +53,12 @@ def demo(
     console.print(table_of(rows))
 
 
-def drafted_by(model: str | None, config: SpeculationConfig) -> SpeculationConfig:
-    return replace(config, model=model) if model and config.model else config
+def drafting(prompt: DemoPrompt, target: str, draft_model: str | None) -> SpeculationConfig:
+    """How a prompt is drafted: by a trained head where the target has one here, unless a draft model is named."""
+    config, trained = prompt.speculation, prompt.trained
+    if draft_model:
+        return replace(config, model=draft_model) if config.model else config
+    return trained if trained and default_head(target, trained.method) else config
 
 
 def encode(engine: Engine, prompt: DemoPrompt) -> list[int]:

@@ -14,12 +14,14 @@ class DemoPrompt:
         text: What the model is asked, or the text it writes on from.
         chat: Whether `text` is a user's message.
         speculation: How to draft.
+        trained: How to draft for a target that the project has a trained head of; none drafts as always.
     """
 
     title: str
     text: str
     chat: bool
     speculation: SpeculationConfig
+    trained: SpeculationConfig | None = None
 
 
 CODE = '''\
@@ -81,6 +83,7 @@ DEMO_PROMPTS = (
         text=FORM,
         chat=True,
         speculation=SpeculationConfig(method="draft_model", model="tiny-draft", num_speculative_tokens=3),
+        trained=SpeculationConfig(method="dflash", num_speculative_tokens=7, tree_size=15),
     ),
     DemoPrompt(
         title="quotation",
@@ -93,5 +96,6 @@ DEMO_PROMPTS = (
         text=STORY,
         chat=False,
         speculation=SUFFIX,
+        trained=SpeculationConfig(method="eagle3", num_speculative_tokens=5, tree_size=15),
     ),
 )

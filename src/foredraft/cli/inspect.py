@@ -69,7 +69,7 @@ def rows_of(report: ModelReport) -> dict[str, str]:
         "memory": f"weights {size(report.weight_bytes)}, cache {size(report.cache_bytes_per_token)} a token",
         "cache": f"{report.cache_tokens} tokens, {size(report.cache_tokens * report.cache_bytes_per_token)}",
         **(
-            {"heads": "\n".join(f"{name}: {what}" for name, what in report.own_heads.items())}
+            {"trained heads": "\n".join(f"{name}: {what}" for name, what in report.own_heads.items())}
             if report.own_heads
             else {}
         ),
