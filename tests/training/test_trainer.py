@@ -115,7 +115,8 @@ def test_a_signal_saves_the_state_and_the_run_goes_on_bit_for_bit(tmp_path, numb
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
-def run_to_the_end(folder: Path) -> None:
+def run_to_the_end(folder: Path, threads: int) -> None:
+    torch.set_num_threads(threads)  # sums are cut by thread: another number of them rounds differently
     sinks = [JsonLines(folder / "log.jsonl", after=Checkpoints(folder / "states").last_step() or 0)]
     trainer_in(folder, sinks=sinks, steps=30, save_steps=1).run()
 
@@ -123,7 +124,7 @@ def run_to_the_end(folder: Path) -> None:
 def test_a_killed_run_goes_on_bit_for_bit(tmp_path):
     whole = trained(tmp_path / "whole", steps=30)
     folder = tmp_path / "killed"
-    process = SPAWN.Process(target=run_to_the_end, args=(folder,))
+    process = SPAWN.Process(target=run_to_the_end, args=(folder, torch.get_num_threads()))
     process.start()
     while process.is_alive() and not Checkpoints(folder / "states").paths():
         time.sleep(0.002)
