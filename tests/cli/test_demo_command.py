@@ -20,7 +20,7 @@ def test_demo_tells_when_its_drafter_does_not_fit(run, model, other_vocabulary):
 
 def test_demo_drafts_with_trained_heads_where_the_target_has_them():
     of_tiny = [drafting(prompt, "tiny", None).method for prompt in DEMO_PROMPTS]
-    assert of_tiny == ["ngram", "dflash", "suffix", "eagle3"]
+    assert of_tiny == ["ngram", "dflash", "suffix", "mtp"]
     for target, draft_model in (("elsewhere", None), ("tiny", "my-draft")):
         assert [drafting(prompt, target, draft_model).method for prompt in DEMO_PROMPTS][1::2] == [
             "draft_model",

@@ -176,3 +176,18 @@ def test_the_context_bounds_the_text():
     bounded = Engine(ScriptedTarget(law, vocabulary=VOCABULARY, context_length=50))
     output = bounded.generate([1] * 40, SamplingParams(max_new_tokens=500), SpeculationConfig(method="ngram"))[0]
     assert len(output.token_ids) == 10 and output.finish_reason == "length"
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"method": "ngram", "speculative_token_tree": "[[0]]"}, "ngram drafts no fixed trees"),
+        (
+            {"method": "suffix", "rejection_sample_method": "standard", "draft_sample_method": "probabilistic"},
+            "suffix has no law to sample drafts from",
+        ),
+    ],
+)
+def test_a_key_the_drafter_would_pass_over_is_refused(config, message):
+    with pytest.raises(ConfigError, match=message):
+        engine().generate([1, 2], SamplingParams(max_new_tokens=2), SpeculationConfig.from_dict(config))

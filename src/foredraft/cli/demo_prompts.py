@@ -96,6 +96,6 @@ DEMO_PROMPTS = (
         text=STORY,
         chat=False,
         speculation=SUFFIX,
-        trained=SpeculationConfig(method="eagle3", num_speculative_tokens=5, tree_size=15),
+        trained=SpeculationConfig(method="mtp", num_speculative_tokens=3),
     ),
 )

@@ -128,11 +128,7 @@ class Engine:
         tokenizer, vocabulary = self.target.tokenizer, self.target.vocabulary
         bad = self.bad_word_tokens(request.params)
         drafter = self.drafter_for(request.speculation)
-        fixed = request.speculation.speculative_token_tree is not None
-        require(
-            drafter.needs.fixed_trees or not fixed,
-            f"method {drafter.name} drafts no fixed trees; leave out speculative_token_tree",
-        )
+        require_able(drafter, request.speculation)
         return Running(
             request=request,
             index=index,
@@ -298,6 +294,17 @@ class Engine:
             statistics.draft_seconds += draft * part
             statistics.verify_seconds += forward * part
             statistics.other_seconds += other * part
+
+
+def require_able(drafter: Drafter, config: SpeculationConfig) -> None:
+    """Raise `ConfigError` for a key the drafter would pass over."""
+    needs, name = drafter.needs, drafter.name
+    fixed, sampled = config.speculative_token_tree is not None, config.draft_sample_method == "probabilistic"
+    require(needs.fixed_trees or not fixed, f"method {name} drafts no fixed trees; leave out speculative_token_tree")
+    require(
+        needs.samples or not sampled,
+        f"method {name} has no law to sample drafts from; draft_sample_method 'probabilistic' is for those that have",
+    )
 
 
 def is_one(prompts) -> bool:
