@@ -7,7 +7,7 @@ import torch
 from tiny_data import random_samples
 
 from foredraft.core.errors import ConfigError
-from foredraft.training.batches import BatchPlan, BatchSource, make_batch
+from foredraft.training.batches import Batch, BatchPlan, BatchSource, make_batch
 from foredraft.training.samples import Sample
 
 SAMPLES = random_samples(101, longest=40)
@@ -107,6 +107,11 @@ def test_a_step_is_split_into_micro_batches(accumulation, sizes):
     assert list(map(len, parts)) == sizes and sum(parts, []) == plan.step(step)
 
 
+def taught(batch: Batch) -> int:
+    """Rows before a written token."""
+    return int(batch.written[:, 1:].sum())
+
+
 @pytest.mark.parametrize(("world", "accumulation"), [(1, 1), (2, 1), (2, 2), (3, 2)])
 def test_batches_of_all_processes_say_what_one_would(world, accumulation):
     alone = source(BatchPlan(LENGTHS, seed=4, batch_size=7))
@@ -118,16 +123,15 @@ def test_batches_of_all_processes_say_what_one_would(world, accumulation):
         (wanted,) = alone.step(step)
         parts = [batch for rank in ranks for batch in rank.step(step)]
         assert sorted(sum(map(texts, parts), [])) == sorted(texts(wanted))
-        assert sum(part.taught for part in parts) == wanted.taught == wanted.step_taught
-        assert {part.step_taught for part in parts} == {wanted.taught}
+        assert sum(map(taught, parts)) == taught(wanted)
 
 
 def test_a_process_without_samples_gets_a_batch_that_teaches_nothing():
     plan = BatchPlan(LENGTHS, seed=1, batch_size=2, rank=3, world=4)
     (batch,) = source(plan, SAMPLES[:2]).step(0)
-    assert batch.taught == 0 and batch.step_taught > 0 and len(batch.tokens) == 1
+    assert taught(batch) == 0 and len(batch.tokens) == 1
     (held_out,) = source(plan, SAMPLES[:2]).held_out()
-    assert held_out.taught == 0
+    assert taught(held_out) == 0
 
 
 def test_held_out_samples_are_shared_and_all_seen():
@@ -136,20 +140,20 @@ def test_held_out_samples_are_shared_and_all_seen():
     parts = [batch for rank in ranks for batch in rank.held_out()]
     assert sorted(sum(map(texts, parts), [])) == sorted(tuple(sample.tokens) for sample in kept)
     assert max(len(batch.tokens) for batch in parts) == 4
-    assert sum(part.taught for part in parts) == parts[0].step_taught
+    assert sum(map(taught, parts)) == sum(sum(sample.written[1:]) for sample in kept)
     assert list(source(BatchPlan(LENGTHS, seed=1)).held_out()) == []
 
 
 def test_a_batch_is_padded_on_the_right():
     samples = [Sample([5, 6, 7], [False, True, True], "a:1"), Sample([8, 9], [True, True], "a:2")]
-    batch = make_batch(samples, CountedStates().states(samples), dtype=torch.bfloat16, step_taught=11)
+    batch = make_batch(samples, CountedStates().states(samples), dtype=torch.bfloat16)
     assert batch.tokens.tolist() == [[5, 6, 7], [8, 9, 0]] and batch.tokens.dtype == torch.int64
     assert batch.written.tolist() == [[False, True, True], [True, True, False]]
     assert batch.lengths.tolist() == [3, 2]
     assert batch.features.tolist() == [[[5, 0], [5, 1], [5, 2]], [[8, 0], [8, 1], [0, 0]]]
     assert batch.final.tolist() == [[[0], [1], [2]], [[0], [1], [0]]]
     assert batch.features.dtype == batch.final.dtype == torch.bfloat16
-    assert (batch.taught, batch.step_taught) == (3, 11)
+    assert taught(batch) == 3
 
 
 @pytest.mark.parametrize(

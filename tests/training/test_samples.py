@@ -15,10 +15,6 @@ def test_a_text_that_is_written_as_a_whole_is_its_own_prompt():
     assert list(Sample([5, 6], [True, True], "here:1").prompt) == [5, 6]
 
 
-def test_the_first_token_teaches_no_row():
-    assert Sample([5, 6, 7], [True, True, False], "here:1").taught == 1
-
-
 def test_the_split_keeps_back_about_its_share_and_loses_nothing():
     samples = random_samples(2000)
     split = Split.of(samples, 0.1)

@@ -34,7 +34,6 @@ class Batch:
         lengths: [B] int64.
         features: The target's hidden states at the method's boundaries, side by side, [B, T, n H].
         final: Those after its last norm, [B, T, H].
-        step_taught: Rows that teach in all batches of the step, in every process.
     """
 
     tokens: Tensor
@@ -42,12 +41,6 @@ class Batch:
     lengths: Tensor
     features: Tensor
     final: Tensor
-    step_taught: int = 0
-
-    @property
-    def taught(self) -> int:
-        """Rows that teach: those before a written token."""
-        return int(self.written[:, 1:].sum())
 
 
 class StateSource(Protocol):
@@ -63,7 +56,6 @@ def make_batch(
     *,
     dtype: torch.dtype,
     device: torch.device | str = "cpu",
-    step_taught: int = 0,
 ) -> Batch:
     """Samples and their states, padded; states in `dtype`."""
     features, final = (padded([each[part].to(dtype) for each in states]).to(device) for part in (0, 1))
@@ -73,7 +65,6 @@ def make_batch(
         lengths=torch.tensor([len(sample) for sample in samples], device=device),
         features=features,
         final=final,
-        step_taught=step_taught,
     )
 
 
@@ -222,25 +213,22 @@ class BatchSource:
 
     def step(self, step: int) -> Iterator[Batch]:
         """This process's micro-batches of a step; one that teaches nothing where it has no samples."""
-        everyone = [self.samples[index] for index in self.plan.step(step)]
-        taught = sum(sample.taught for sample in everyone)
         parts = [[self.samples[index] for index in part] for part in self.plan.own(step)]
-        for part in parts or [[silent(everyone[0])]]:
-            yield self.batch(part, taught)
+        for part in parts or [[silent(self.samples[self.plan.step(step)[0]])]]:
+            yield self.batch(part)
 
     def held_out(self) -> Iterator[Batch]:
         """This process's part of the held-out samples, one that teaches nothing where it has none of them."""
         if not self.kept_back:
             return
-        plan, taught = self.plan, sum(sample.taught for sample in self.kept_back)
+        plan = self.plan
         own = self.kept_back[plan.rank :: plan.world] or [silent(self.kept_back[0])]
         size = max(1, plan.batch_size // (plan.world * plan.accumulation))
         for part in pieces(own, size):
-            yield self.batch(part, taught)
+            yield self.batch(part)
 
-    def batch(self, samples: list[Sample], taught: int) -> Batch:
-        states = self.source.states(samples)
-        return make_batch(samples, states, dtype=self.dtype, device=self.device, step_taught=taught)
+    def batch(self, samples: list[Sample]) -> Batch:
+        return make_batch(samples, self.source.states(samples), dtype=self.dtype, device=self.device)
 
 
 def silent(sample: Sample) -> Sample:

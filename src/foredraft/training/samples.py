@@ -35,11 +35,6 @@ class Sample:
         return len(self.tokens)
 
     @property
-    def taught(self) -> int:
-        """Written tokens that a token stands before: the rows that teach."""
-        return sum(self.written[1:])
-
-    @property
     def prompt(self) -> Sequence[int]:
         """Tokens before the first written one; the whole text where that is the first of all."""
         first = self.written.index(True) if any(self.written) else 0
