@@ -79,7 +79,7 @@ class Stopwatch:
             for part, (owner, name) in PARTS.items():
                 wrapped = self.wrapped(getattr(owner, name), lambda _, part=part: part)
                 patches.enter_context(patch.object(owner, name, wrapped))
-            patches.enter_context(patch.object(PackedModel, "run", self.wrapped(PackedModel.run, forward_of)))
+            patches.enter_context(patch.object(PackedModel, "run_with", self.wrapped(PackedModel.run_with, forward_of)))
             patches.enter_context(patch.object(Engine, "step", self.wrapped(Engine.step, lambda _: STEP)))
             yield
 

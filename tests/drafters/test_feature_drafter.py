@@ -14,6 +14,7 @@ from foredraft.core.outcome import Verdict
 from foredraft.core.static_tree import token_tree
 from foredraft.drafters import feature_drafter
 from foredraft.drafters.feature_drafter import FeatureDrafter
+from foredraft.drafters.marginal_draft import scattered
 from foredraft.engine import scheduler
 from foredraft.verification.verifier import Rule, rules
 
@@ -260,7 +261,7 @@ def test_a_wrong_head_is_found_out(wrong):
 def test_a_reduced_vocabulary_drafts_its_own_ids_only():
     target, config = random_target(), SpeculationConfig(method="feature", num_speculative_tokens=4, tree_size=20)
     drafter = drafter_over(target, config, "eagle3")
-    wide = drafter.widened(torch.arange(30.0)[None], VOCABULARY)
+    wide = scattered(torch.arange(30.0)[None], drafter.target_ids, VOCABULARY)
     assert wide.shape == (1, VOCABULARY) and wide[0, 2::2].tolist() == list(range(30))
     assert torch.isinf(wide[0, 1::2]).all() and torch.isinf(wide[0, 0])
     engine = Engine(target)

@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from foredraft.core.errors import ModelError, require
+from foredraft.core.replaced_file import replace_text
 from foredraft.model.int8_weights import INT8_FILE, read_int8, write_int8
 from foredraft.model.loading import LOAD_ERRORS, first_line
 
@@ -129,7 +130,5 @@ def written(tensors: dict[str, Tensor], path: Path) -> str:
 
 
 def write_json(values: dict, path: Path) -> str:
-    temporary = path.with_name(f"{path.name}.tmp")
-    temporary.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
-    os.replace(temporary, path)
+    replace_text(path, json.dumps(values, indent=2) + "\n")
     return path.name

@@ -18,6 +18,7 @@ from foredraft.core.speculation_config import SpeculationConfig
 from foredraft.drafters.drafter import DrafterNeeds, DraftTask, Observation
 from foredraft.drafters.feature_store import FeatureStore
 from foredraft.drafters.growing_tree import GrowingTree
+from foredraft.drafters.marginal_draft import scattered
 from foredraft.drafters.packed_attend import PackedAttend
 from foredraft.drafters.ranked_tree import growing_tree
 from foredraft.heads.layer import Attend, LayerSizes
@@ -111,7 +112,7 @@ class FeatureDrafter:
         """One forward of the head; every draft grows by the rows at its end that are open."""
         counts = [draft.tree.open_rows for draft in drafts]
         out = self.forward(rows)
-        logits = self.widened(self.head.logits(out), drafts[0].tree.task.sampler.vocabulary.rows)
+        logits = scattered(self.head.logits(out), self.target_ids, drafts[0].tree.task.sampler.vocabulary.rows)
         fed_back = self.head.fed_back(out)
         for draft, own, handed in zip(drafts, logits.split(counts), fed_back.split(counts), strict=True):
             draft.extend(own, handed)
@@ -122,14 +123,6 @@ class FeatureDrafter:
         hidden = torch.cat([states for _, states in rows])[None]
         attend = PackedAttend(plan, self.layers, self.scale)
         return self.head(plan.tokens, hidden, plan.positions, attend)[0, plan.logit_rows]
-
-    def widened(self, logits: Tensor, width: int) -> Tensor:
-        """Logits over a reduced vocabulary as logits over the target's, the rest -inf."""
-        if self.target_ids is None:
-            return logits
-        wide = logits.new_full((len(logits), width), float("-inf"))
-        wide[:, self.target_ids] = logits
-        return wide
 
     def catch_up(self, tasks: list[DraftTask]) -> None:
         """Run the head through pairs it has not seen, all but the last stretch of each request."""

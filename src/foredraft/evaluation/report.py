@@ -1,13 +1,13 @@
 """What was measured, as one value that is written to a file, read back, and shown."""
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from foredraft.core.outcome import SpeculationStatistics
+from foredraft.core.replaced_file import replace_text
 from foredraft.evaluation.figures import Figures, Spread, figures_of, mean_of
 from foredraft.evaluation.turns import Sample, Turn
 
@@ -124,9 +124,7 @@ def turn_from(record: Mapping[str, Any]) -> Turn:
 def write_record(record: Mapping[str, Any], path: Path) -> None:
     """Write JSON with a line for each member of a member, under a temporary name that is then renamed."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(laid_out(record), encoding="utf-8")
-    os.replace(temporary, path)
+    replace_text(path, laid_out(record))
 
 
 def laid_out(record: Mapping[str, Any]) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 from foredraft import __version__
 from foredraft.core.errors import require
+from foredraft.core.replaced_file import replace_text
 from foredraft.engine.output import RequestOutput
 from foredraft.training.samples import DataError, Sample
 
@@ -143,16 +144,3 @@ class AnswerCache:
             written = (False,) * len(prompt) + (True,) * len(answer)
             found.append(Sample((*prompt, *answer), written, f"{self.path}:{number}"))
         return found
-
-
-def replace_text(path: Path, text: str) -> None:
-    """Write a file under a temporary name, then rename it."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -14,9 +14,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from foredraft.core.replaced_file import replace_text
 from foredraft.core.sampling_params import whole
 from foredraft.model.loading import first_line
-from foredraft.training.answer_cache import replace_text
 from foredraft.training.batches import States, within_tokens
 from foredraft.training.samples import DataError, Sample, token_hash
 from foredraft.training.target_network import TargetNetwork

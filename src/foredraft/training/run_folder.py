@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from foredraft.core.errors import require
+from foredraft.core.replaced_file import replace_text
 from foredraft.training.checkpointing import Checkpoints
 from foredraft.training.methods.method import Method
 
@@ -70,6 +71,4 @@ def flat(values: dict[str, Any], before: str = "") -> dict[str, Any]:
 
 
 def write_json(path: Path, values: dict[str, Any]) -> None:
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
-    temporary.replace(path)
+    replace_text(path, json.dumps(values, indent=2) + "\n")

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from foredraft.core.errors import require
+from foredraft.core.replaced_file import replace_text
 from foredraft.training.methods.method import Findings
 
 Record = dict[str, Any]
@@ -47,9 +48,7 @@ class JsonLines:
         """Goes on in `path` after step `after`; what a killed run wrote past it is dropped."""
         kept = [line for line in lines_of(path) if step_of(line) <= after]
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_suffix(".tmp")
-        temporary.write_text("".join(kept), encoding="utf-8")
-        temporary.replace(path)
+        replace_text(path, "".join(kept))
         self.file = path.open("a", encoding="utf-8", buffering=1)
 
     def take(self, record: Record) -> None:
