@@ -11,4 +11,6 @@ def make_request(tokens: list[int], **speculation) -> Request:
 
 
 def task_for(request: Request, *, nodes: int = 64, depth: int = 64) -> DraftTask:
-    return DraftTask(request=request, sampler=None, table=None, nodes=nodes, depth=depth)
+    return DraftTask(
+        request=request, speculation=request.speculation, sampler=None, table=None, nodes=nodes, depth=depth
+    )

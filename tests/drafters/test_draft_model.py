@@ -65,7 +65,7 @@ class CheckedDrafter(DraftModelDrafter):
     def check(self, task, tree, node):
         context = task.request.tokens + tree.path_tokens(node)[:-1]
         logits = self.twin(torch.tensor([context])).logits[0, -1]
-        width = task.request.speculation.tree_width if task.request.speculation.tree_size else 1
+        width = task.speculation.tree_width if task.speculation.tree_size else 1
         assert tree.tokens[node] in logits.topk(width).indices.tolist()
         self.checked += 1
 

@@ -28,7 +28,9 @@ def marginals(logits=LOGITS, *, ids=None, width=4, bad_words=(), seed=0, params=
     request = Request(prompt=PROMPT, params=params, speculation=SpeculationConfig(**speculation), seed=seed)
     vocabulary = Vocabulary(rows=V, size=V)
     sampler = RequestSampler(params, seed=seed, prompt=PROMPT, vocabulary=vocabulary, bad_words=list(bad_words))
-    task = DraftTask(request=request, sampler=sampler, table=None, nodes=64, depth=len(logits))
+    task = DraftTask(
+        request=request, speculation=request.speculation, sampler=sampler, table=None, nodes=64, depth=len(logits)
+    )
     return Marginals(task, logits, ids, "heads", width)
 
 

@@ -1,6 +1,7 @@
 """Drafted tokens of one request as a tree in flat arrays."""
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from torch import Tensor
@@ -24,6 +25,11 @@ class DraftTree:
             none where a row has no children. None for drafts that were not sampled.
         replacement: Whether siblings were drawn independently (True) or without replacement, in order (False).
         slots: Cache slots a drafter has already given its nodes, [N]; none lets the engine give them.
+        chances: The drafter's own estimate that a node is accepted once its parent is, [N], 0 to 1; none where it has
+            no estimate.
+        probes: The last so many nodes are no guesses: they ride along in the target's forward, and what the target says
+            after them is told to the drafter (Lookahead). Only probes may hang below a probe; they need not be
+            distinct from their siblings.
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -32,11 +38,15 @@ class DraftTree:
     laws: list[Tensor | None] | None = None
     replacement: bool = True
     slots: list[int] | None = None
+    chances: list[float] | None = None
+    probes: int = 0
 
     def __post_init__(self) -> None:
         assert len(self.tokens) == len(self.parents) == len(self.drafters)
         assert all(ROOT <= parent < node for node, parent in enumerate(self.parents))
         assert self.laws is None or len(self.laws) == len(self.tokens) + 1
+        assert self.chances is None or len(self.chances) == len(self.tokens)
+        assert 0 <= self.probes <= len(self.tokens)
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -68,6 +78,28 @@ class DraftTree:
         self.parents.append(parent)
         self.drafters.append(drafter)
         return len(self.tokens) - 1
+
+    @property
+    def guesses(self) -> "DraftTree":
+        """What is to be verified: the tree without its probes."""
+        return self.only(range(len(self) - self.probes)) if self.probes else self
+
+    def only(self, nodes: Sequence[int]) -> "DraftTree":
+        """The tree of some nodes, given in ascending order, each with its parent; a row without children has no law."""
+        kept, first_probe = list(nodes), len(self) - self.probes
+        place = {ROOT: ROOT} | {node: i for i, node in enumerate(kept)}
+        parents = {self.parents[node] for node in kept}
+        laws = self.laws and [self.laws[row + 1] if row in parents else None for row in [ROOT, *kept]]
+        return replace(
+            self,
+            tokens=[self.tokens[node] for node in kept],
+            parents=[place[self.parents[node]] for node in kept],
+            drafters=[self.drafters[node] for node in kept],
+            laws=laws,
+            slots=self.slots and [self.slots[node] for node in kept],
+            chances=self.chances and [self.chances[node] for node in kept],
+            probes=sum(node >= first_probe for node in kept),
+        )
 
     @property
     def is_chain(self) -> bool:

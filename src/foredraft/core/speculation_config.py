@@ -13,6 +13,17 @@ ACCEPTANCE_RULES = ("match", "standard", "block", "tree", "traversal", "lossy-ty
 CHAIN_RULES = ("standard", "block")
 COUPLED_RULES = ("match", "lossy-typical")
 DRAFT_SAMPLING = ("coupled", "greedy", "probabilistic")
+VOCABULARY_MATCHING = ("auto", "tokens", "strings")
+OF_EACH_REQUEST = {  # what requests that share a drafter may each choose for themselves
+    "num_speculative_tokens",
+    "tree_size",
+    "tree_width",
+    "speculative_token_tree",
+    "draft_confidence_threshold",
+    "prediction",
+    "rejection_sample_method",
+    "draft_sample_method",
+}
 MAX_NODES = 256
 
 
@@ -21,8 +32,9 @@ class SpeculationConfig:
     """Speculation of one engine or one request. Raises `ConfigError` naming the key.
 
     Attributes:
-        method: Name of the drafter: none, draft_model, ngram, suffix, or one registered by the caller.
+        method: Name of the drafter, such as none, draft_model, ngram or suffix, or one registered by the caller.
         model: Draft model: a folder, a hub id or an embedded name.
+        drafters: Whom a combination asks: names with commas between them, each a method or method:model.
         num_speculative_tokens: Longest path of a draft, 1 to 64.
         tree_size: Most nodes of a draft tree; 0 drafts a chain.
         tree_width: Most children of a node in a draft tree.
@@ -36,6 +48,16 @@ class SpeculationConfig:
         suffix_decoding_max_cached_requests: Past outputs kept in the shared suffix tree; the oldest leave first.
         suffix_decoding_max_spec_factor: Draft at most this many tokens for each token matched.
         suffix_decoding_min_token_prob: A suffix draft stops where a token's estimated probability is below this.
+        lookahead_window: Columns of Lookahead's window.
+        lookahead_ngram: Tokens of an n-gram of Lookahead, the one it is found by included.
+        lookahead_guesses: Most n-grams Lookahead verifies in a step.
+        recycling_candidates: Likeliest next tokens that token recycling remembers after each token.
+        self_exit_layer: Layers that self-speculation drafts with before it leaves; 0 runs through to the last one.
+        self_skip: Sublayers self-speculation leaves out, such as "attention 3, mlp 5"; empty searches for a good set.
+        self_search_seconds: Time that the search for sublayers to leave out may take, spread over its first steps.
+        vocabulary_matching: How to draft with a model of another vocabulary: tokens drafts what both vocabularies hold,
+            strings goes through text and serves any pair, auto takes the same vocabulary as it is, strings for others.
+        prediction: A text the caller expects in the answer, which method prediction drafts from.
         rejection_sample_method: Acceptance rule: match, standard, block, tree, traversal, or lossy-typical.
         draft_sample_method: coupled drafts with the target's noise, probabilistic samples from the drafter's own law,
             greedy takes the likeliest tokens. None means coupled for match and lossy-typical, else probabilistic.
@@ -43,6 +65,7 @@ class SpeculationConfig:
 
     method: str = "none"
     model: str | None = None
+    drafters: str = ""
     num_speculative_tokens: int = 5
     tree_size: int = 0
     tree_width: int = 3
@@ -54,6 +77,15 @@ class SpeculationConfig:
     suffix_decoding_max_cached_requests: int = 1000
     suffix_decoding_max_spec_factor: float = 1.0
     suffix_decoding_min_token_prob: float = 0.1
+    lookahead_window: int = 7
+    lookahead_ngram: int = 4
+    lookahead_guesses: int = 7
+    recycling_candidates: int = 8
+    self_exit_layer: int = 0
+    self_skip: str = ""
+    self_search_seconds: float = 2.0
+    vocabulary_matching: str = "auto"
+    prediction: str | None = None
     rejection_sample_method: str = "match"
     draft_sample_method: str | None = None
 
@@ -68,6 +100,13 @@ class SpeculationConfig:
         whole("suffix_decoding_max_cached_requests", self.suffix_decoding_max_cached_requests, 0)
         within("suffix_decoding_max_spec_factor", self.suffix_decoding_max_spec_factor, 0, 64)
         within("suffix_decoding_min_token_prob", self.suffix_decoding_min_token_prob, 0, 1)
+        whole("lookahead_window", self.lookahead_window, 1, 64)
+        whole("lookahead_ngram", self.lookahead_ngram, 2, 16)
+        whole("lookahead_guesses", self.lookahead_guesses, 0, 64)
+        whole("recycling_candidates", self.recycling_candidates, 1, 32)
+        whole("self_exit_layer", self.self_exit_layer, 0)
+        within("self_search_seconds", self.self_search_seconds, 0, 3600)
+        one_of("vocabulary_matching", self.vocabulary_matching, VOCABULARY_MATCHING)
         one_of("rejection_sample_method", self.rejection_sample_method, ACCEPTANCE_RULES)
         if self.draft_sample_method is not None:
             one_of("draft_sample_method", self.draft_sample_method, DRAFT_SAMPLING)
@@ -117,7 +156,7 @@ class SpeculationConfig:
     @property
     def drafter_key(self) -> "SpeculationConfig":
         """This config less what each request may choose for itself: requests with equal keys share a drafter."""
-        own = ("method", "model", *(f.name for f in fields(self) if f.name.startswith(("prompt_lookup", "suffix"))))
+        own = [field.name for field in fields(self) if field.name not in OF_EACH_REQUEST]
         return SpeculationConfig(**{name: getattr(self, name) for name in own})
 
     @property

@@ -93,7 +93,7 @@ class DFlashDrafter:
         )
 
     def tree(self, task: DraftTask, logits: Tensor) -> DraftTree:
-        config, depth = task.request.speculation, len(logits)
+        config, depth = task.speculation, len(logits)
         if config.speculative_token_tree is not None:
             shape = token_tree(config.speculative_token_tree).cut(nodes=task.nodes, depth=depth)
         else:

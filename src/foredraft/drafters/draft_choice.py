@@ -62,4 +62,4 @@ CHOICES = {"coupled": Coupled, "greedy": Greedy, "probabilistic": Probabilistic}
 
 
 def choices_for(task: DraftTask) -> Choice:
-    return CHOICES[task.request.speculation.draft_sampling](task)
+    return CHOICES[task.speculation.draft_sampling](task)

@@ -26,12 +26,17 @@ class DrafterNeeds:
         features: Hidden states of the target it wants with every observation: boundaries as in `model/features.py`.
         scratch: Cache slots a draft takes while it is made, beside those `SpeculationConfig.scratch_nodes` counts.
         fixed_trees: Whether it drafts the tree that `SpeculationConfig.speculative_token_tree` gives.
+        successors: How many of the target's likeliest next tokens it wants to be told after every row of a step.
+        instant: Whether a draft costs next to nothing beside a forward of the target, so that a policy may ask for one
+            before it decides.
     """
 
     samples: bool = False
     features: tuple[int, ...] = ()
     scratch: int = 0
     fixed_trees: bool = False
+    successors: int = 0
+    instant: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,6 +45,7 @@ class DraftTask:
 
     Attributes:
         request: The request; `request.tokens[-1]` is the root.
+        speculation: How to draft in this step: the request's own config, or what a policy has made of it.
         sampler: Its sampler, for drafters that choose tokens under the target's own noise.
         table: Its cache slots; `len(table)` committed positions, drafters with own layers take node slots from it.
         nodes: Most nodes the tree may hold, at least 1.
@@ -47,6 +53,7 @@ class DraftTask:
     """
 
     request: Request
+    speculation: SpeculationConfig
     sampler: RequestSampler
     table: SlotTable
     nodes: int
@@ -61,11 +68,14 @@ class Observation:
         request: The request, new tokens included.
         table: Its cache slots, those of the step's kept rows included.
         first: Position of the first row the step kept: its pending tokens, then the accepted path.
-        tree: The draft that was verified; empty where there was none.
+        tree: The draft of the step, probes included, whoever made it; empty where there was none. A drafter that serves
+            beside others also sees theirs.
         verdict: The accepted path and the target's own token; none for a chunk of the prompt that is not its last.
         committed: Tokens written in this step; fewer than the verdict holds where a stop condition cut it.
         features: The hidden states the drafter needs of the rows kept, side by side, [rows, features x hidden]; none
             where it needs none.
+        successors: The target's likeliest next tokens after the root and after each node of the tree, likeliest first,
+            [N + 1, needs.successors], by its raw logits; none where it wants none or for a chunk of the prompt.
     """
 
     request: Request
@@ -75,6 +85,7 @@ class Observation:
     verdict: Verdict | None
     committed: list[int]
     features: Tensor | None = None
+    successors: list[list[int]] | None = None
 
     @property
     def path(self) -> list[int]:

@@ -57,11 +57,11 @@ class GrowingTree:
 
     @property
     def chain(self) -> bool:
-        return not self.task.request.speculation.tree_size
+        return not self.task.speculation.tree_size
 
     @property
     def width(self) -> int:
-        return 1 if self.chain else self.task.request.speculation.tree_width
+        return 1 if self.chain else self.task.speculation.tree_width
 
     @property
     def sampled(self) -> bool:
@@ -162,7 +162,7 @@ class GrowingTree:
 
     def unsure(self, node: int, scores: Tensor) -> bool:
         """Whether the drafter gave its own token less than the threshold; that token is kept, being free to verify."""
-        threshold = self.task.request.speculation.draft_confidence_threshold
+        threshold = self.task.speculation.draft_confidence_threshold
         return threshold > 0 and scores[0].softmax(-1)[self.nodes[node].token].item() < threshold
 
     def path_tokens(self, node: int) -> list[int]:

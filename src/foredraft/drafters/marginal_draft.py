@@ -38,7 +38,7 @@ class Marginals:
     @property
     def sampled(self) -> bool:
         """Whether tokens are drawn from their laws, rather than taken by rank."""
-        return self.task.request.speculation.draft_sampling == "probabilistic"
+        return self.task.speculation.draft_sampling == "probabilistic"
 
     @cached_property
     def choice(self) -> Choice:
@@ -114,7 +114,7 @@ class Marginals:
 
     def sure_depth(self) -> int:
         """How far a chain goes: the first guess below the threshold is its last, being free to verify."""
-        threshold = self.task.request.speculation.draft_confidence_threshold
+        threshold = self.task.speculation.draft_confidence_threshold
         if not threshold:
             return len(self.logits)
         scores, values = self.ordered
@@ -146,7 +146,7 @@ class Marginals:
 
     def unsure(self, chain: DraftTree) -> bool:
         """Whether the chain's last token was less likely than the threshold."""
-        threshold = self.task.request.speculation.draft_confidence_threshold
+        threshold = self.task.speculation.draft_confidence_threshold
         if not threshold or not len(chain):
             return False
         return chain.laws[-2][chain.tokens[-1]].item() < threshold

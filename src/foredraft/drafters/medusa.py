@@ -65,7 +65,7 @@ class MedusaDrafter:
 
     def shape(self, task: DraftTask, depth: int) -> StaticTree:
         """What to fill, at most `depth` deep."""
-        config = task.request.speculation
+        config = task.speculation
         limits = (config.speculative_token_tree, config.tree_width if config.branches else 0, task.nodes, depth)
         if limits not in self.shapes:
             self.shapes[limits] = self.planned(*limits)

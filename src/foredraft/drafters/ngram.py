@@ -30,16 +30,17 @@ class NgramDrafter:
 
     def draft(self, task: DraftTask) -> DraftTree:
         """The tree for one task; empty where the text's end has not occurred before."""
-        tokens, speculation = task.request.tokens, task.request.speculation
-        ends = suffix_matches(self.tables_for(task.request), len(tokens))
+        tokens, speculation = task.request.tokens, task.speculation
+        ends = suffix_matches(self.tables_for(task), len(tokens))
         ends = islice(ends, TREE_MATCHES if speculation.tree_size else 1)
         paths = dict.fromkeys(continuation(tokens, end, task.depth) for end in ends)
         return DraftTree.from_paths(narrowed(paths, speculation.tree_width), self.name, task.nodes)
 
-    def tables_for(self, request: Request) -> list["GramTable"]:
+    def tables_for(self, task: DraftTask) -> list["GramTable"]:
         """The request's tables, brought up to its last token."""
+        request = task.request
         if request.id not in self.tables:
-            longest, shortest = request.speculation.prompt_lookup_max, request.speculation.prompt_lookup_min
+            longest, shortest = task.speculation.prompt_lookup_max, task.speculation.prompt_lookup_min
             self.tables[request.id] = [GramTable(n) for n in range(longest, shortest - 1, -1)]
         for table in self.tables[request.id]:
             table.extend(request.tokens)

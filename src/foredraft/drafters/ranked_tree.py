@@ -60,7 +60,7 @@ class RankedTree(GrowingTree):
 
 def growing_tree(task: DraftTask, pool: SlotPool, drafter: str, stored: int) -> GrowingTree:
     """The draft that the request's config asks for, with nothing in it yet."""
-    text, choice = task.request.speculation.speculative_token_tree, choices_for(task)
+    text, choice = task.speculation.speculative_token_tree, choices_for(task)
     if text is None:
         return GrowingTree(task, choice, pool, drafter, stored)
     shape = token_tree(text).cut(nodes=task.nodes, depth=task.depth)

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
-from foredraft.core.draft_tree import ROOT, DraftTree
+from foredraft.core.draft_tree import DraftTree
 from foredraft.core.request import Request
 from foredraft.drafters.drafter import DrafterNeeds, DraftTask, Observation
 
@@ -58,20 +58,4 @@ class ScriptedDrafter:
 def cut(tree: DraftTree, *, nodes: int, depth: int) -> DraftTree:
     """A copy of the first `nodes` nodes of a tree that are at most `depth` deep; its slots are left to the engine."""
     kept = [node for node in range(len(tree)) if tree.depths[node] <= depth][:nodes]
-    place = {ROOT: ROOT} | {node: i for i, node in enumerate(kept)}
-    return replace(
-        tree,
-        tokens=[tree.tokens[node] for node in kept],
-        parents=[place[tree.parents[node]] for node in kept],
-        drafters=[tree.drafters[node] for node in kept],
-        laws=kept_laws(tree, kept),
-        slots=None,
-    )
-
-
-def kept_laws(tree: DraftTree, kept: list[int]) -> list | None:
-    """The laws of the rows that stay, none for a row that has lost all its children."""
-    if tree.laws is None:
-        return None
-    parents = {tree.parents[node] for node in kept}
-    return [tree.laws[row + 1] if row in parents else None for row in [ROOT, *kept]]
+    return replace(tree.only(kept), slots=None)

@@ -36,7 +36,7 @@ class SuffixDrafter:
 
     def draft(self, task: DraftTask) -> DraftTree:
         """The tree for one task; empty where no suffix of the text has a likely continuation."""
-        text = self.text_for(task.request)
+        text = self.text_for(task)
         context = task.request.tokens[-max(text.tree.depth, self.past.depth) :]
         limits = guess_limits(task)
         own = best_guess(text.tree, context, limits)
@@ -44,10 +44,11 @@ class SuffixDrafter:
         best = past if past.tokens else own
         return DraftTree(tokens=best.tokens, parents=best.parents, drafters=[self.name] * len(best.tokens))
 
-    def text_for(self, request: Request) -> "LiveText":
+    def text_for(self, task: DraftTask) -> "LiveText":
         """The request's own tree, brought up to its last token."""
+        request = task.request
         if request.id not in self.texts:
-            self.texts[request.id] = LiveText(request.speculation.suffix_decoding_max_tree_depth)
+            self.texts[request.id] = LiveText(task.speculation.suffix_decoding_max_tree_depth)
         text = self.texts[request.id]
         text.extend(request.tokens)
         return text
@@ -78,7 +79,7 @@ class LiveText:
 
 
 def guess_limits(task: DraftTask) -> GuessLimits:
-    speculation = task.request.speculation
+    speculation = task.speculation
     return GuessLimits(
         nodes=task.nodes,
         depth=task.depth,

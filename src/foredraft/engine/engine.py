@@ -15,7 +15,7 @@ from foredraft.core.speculation_config import SpeculationConfig
 from foredraft.drafters.drafter import Drafter, make_drafter
 from foredraft.engine import step
 from foredraft.engine.output import RequestOutput, TokenEvent
-from foredraft.engine.running import Running, Work
+from foredraft.engine.running import Option, Running, Work
 from foredraft.engine.scheduler import Scheduler
 from foredraft.model.target import Target, load_target
 from foredraft.sampling.bad_words import encode_bad_words
@@ -138,7 +138,7 @@ class Engine:
             ),
             stopper=Stopper(request.params, vocabulary, Detokenizer(tokenizer) if tokenizer else None),
             rule=rules[request.speculation.rejection_sample_method],
-            drafter=drafter,
+            options=(Option(drafter, request.speculation),),
         )
 
     def bad_word_tokens(self, params: SamplingParams) -> list[list[int]]:
@@ -193,7 +193,9 @@ class Engine:
         batch = self.scheduler.next_batch()
         step.place_chunks(batch, pool)
         clock.append(perf_counter())
-        step.draft(batch, pool)
+        orders = [(work, work.running.options[0]) for work in batch if work.decides]
+        for (work, _), tree in zip(orders, step.propose(orders), strict=True):
+            step.place_draft(work, tree, pool)
         clock.append(perf_counter())
         plan = step.plan_of(batch, pool.device)
         clock.append(perf_counter())
@@ -201,6 +203,7 @@ class Engine:
         clock.append(perf_counter())
         step.share_features(batch, plan, states)
         verdicts = step.verify(batch, logits)
+        step.share_successors(verdicts)
         events = self.commit(batch, verdicts)
         clock.append(perf_counter())
         self.share_time(batch, clock)
@@ -223,7 +226,7 @@ class Engine:
 
     def write(self, work: Work, logits: Tensor, verdict: Verdict) -> TokenEvent:
         """Write the accepted run as far as its stop conditions allow."""
-        running, request, tree = work.running, work.running.request, work.tree
+        running, request, tree = work.running, work.running.request, work.tree.guesses
         tokens = [tree.tokens[node] for node in verdict.path] + [verdict.token]
         stop = running.stopper.push(tokens)
         tokens = tokens[: stop.kept]
@@ -260,8 +263,7 @@ class Engine:
     def finish(self, running: Running) -> RequestOutput:
         """Close a finished request."""
         request = running.request
-        running.drafter.close(request)
-        self.scheduler.finish(running)
+        self.drop(running)
         return RequestOutput(
             index=running.index,
             sample=running.sample,
@@ -270,7 +272,7 @@ class Engine:
             text=running.text,
             finish_reason=request.finish_reason,
             seed=request.seed,
-            drafter=running.drafter.name,
+            drafter=request.speculation.method,
             lossless=running.rule.lossless,
             sources=running.sources,
             logprobs=request.logprobs if request.params.logprobs is not None else None,
@@ -282,8 +284,13 @@ class Engine:
     def cancel(self, requests: list[Running]) -> None:
         """Drop requests that wait or run, freeing their slots."""
         for running in requests:
-            running.drafter.close(running.request)
-            self.scheduler.finish(running)
+            self.drop(running)
+
+    def drop(self, running: Running) -> None:
+        """Forget a request that has ended or was cancelled, and free its slots."""
+        for drafter in running.drafters:
+            drafter.close(running.request)
+        self.scheduler.finish(running)
 
     def share_time(self, batch: list[Work], clock: list[float]) -> None:
         """Book a step's time: drafting, the target's forward, and everything else, an equal share to each request."""

@@ -1,16 +1,25 @@
 """A request inside the engine, with everything that serves it."""
 
 from dataclasses import dataclass, field
-
-from torch import Tensor
+from functools import cached_property
 
 from foredraft.core.draft_tree import DraftTree
 from foredraft.core.request import Request
+from foredraft.core.speculation_config import SpeculationConfig
 from foredraft.drafters.drafter import Drafter
+from foredraft.model.capture import States
 from foredraft.model.slot_pool import SlotTable
 from foredraft.sampling.request_sampler import RequestSampler
 from foredraft.sampling.stopping import Stopper
 from foredraft.verification.verifier import Rule
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One way to draft: who does it and by which config."""
+
+    drafter: Drafter
+    speculation: SpeculationConfig
 
 
 @dataclass(kw_only=True, eq=False)
@@ -20,7 +29,8 @@ class Running:
     Attributes:
         request: What was asked and what is written.
         index, sample: Which prompt of the call it serves, which of its `n` continuations.
-        sampler, stopper, rule, drafter: Who chooses its tokens, ends it, accepts its drafts and makes them.
+        sampler, stopper, rule: Who chooses its tokens, ends it and accepts its drafts.
+        options: Ways to draft that a policy may choose from in each step; one where its speculation is fixed.
         table: Its cache slots, once it is admitted.
         text: Text released so far.
         sources: The drafter of each written token, none where the target chose it itself.
@@ -33,12 +43,27 @@ class Running:
     sampler: RequestSampler
     stopper: Stopper
     rule: Rule
-    drafter: Drafter
+    options: tuple[Option, ...]
     table: SlotTable | None = None
     text: str = ""
     sources: list[str | None] = field(default_factory=list)
     started: float = 0.0
     first_token: float | None = None
+
+    @cached_property
+    def drafters(self) -> list[Drafter]:
+        """Everybody who may draft for it, each once; all of them are told of every step."""
+        return list({id(option.drafter): option.drafter for option in self.options}.values())
+
+    @cached_property
+    def wanted_states(self) -> set[int]:
+        """Hidden states that some drafter of the request needs."""
+        return {boundary for drafter in self.drafters for boundary in drafter.needs.features}
+
+    @cached_property
+    def wanted_successors(self) -> int:
+        """How many likeliest next tokens some drafter of the request needs to be told."""
+        return max((drafter.needs.successors for drafter in self.drafters), default=0)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -51,7 +76,8 @@ class Work:
         chunk_slots: Their cache slots.
         tree: Its draft; empty where nothing was drafted.
         node_slots: Cache slots of the draft's nodes.
-        features: The target's hidden states of all rows that the drafter needs, [rows, features x hidden], if any.
+        states: The target's hidden states of all rows by boundary, [rows, hidden] each, as its drafters need them.
+        successors: The target's likeliest next tokens after the root and each node, as many as its drafters need.
     """
 
     running: Running
@@ -59,7 +85,8 @@ class Work:
     chunk_slots: list[int] = field(default_factory=list)
     tree: DraftTree = field(default_factory=DraftTree)
     node_slots: list[int] = field(default_factory=list)
-    features: Tensor | None = None
+    states: States = field(default_factory=dict)
+    successors: list[list[int]] | None = None
 
     @property
     def decides(self) -> bool:

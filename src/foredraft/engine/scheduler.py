@@ -13,7 +13,7 @@ MAX_STEP_ROWS = 512
 def slots_needed(running: Running) -> int:
     """Most slots the request can ever hold at once: its longest text and one draft."""
     request = running.request
-    draft = request.speculation.scratch_nodes + running.drafter.needs.scratch
+    draft = max(option.speculation.scratch_nodes + option.drafter.needs.scratch for option in running.options)
     return len(request.prompt) + request.params.max_new_tokens + draft
 
 

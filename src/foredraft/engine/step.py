@@ -3,11 +3,13 @@
 import torch
 from torch import Tensor
 
+from foredraft.core.draft_tree import DraftTree
 from foredraft.core.outcome import Verdict
 from foredraft.core.plan_builder import Rows, build_plan
+from foredraft.core.speculation_config import SpeculationConfig
 from foredraft.core.step_plan import StepPlan
 from foredraft.drafters.drafter import Drafter, DraftTask, Observation
-from foredraft.engine.running import Work
+from foredraft.engine.running import Option, Work
 from foredraft.model.capture import States
 from foredraft.model.slot_pool import SlotPool
 from foredraft.verification.verifier import accept
@@ -19,34 +21,37 @@ def place_chunks(batch: list[Work], pool: SlotPool) -> None:
         work.chunk_slots = pool.take(work.running.table, work.chunk)
 
 
-def draft(batch: list[Work], pool: SlotPool) -> None:
-    """Ask each drafter once for all of its requests, and take cache slots for the nodes."""
-    deciding = [work for work in batch if work.decides]
-    for drafter, group in by_drafter(deciding):
-        tasks = [(work, task) for work in group if (task := draft_task(work)) is not None]
-        trees = drafter.propose([task for _, task in tasks]) if tasks else []
-        for (work, task), tree in zip(tasks, trees, strict=True):
-            assert len(tree) <= task.nodes
-            work.tree = tree
-            work.node_slots = tree.slots if tree.slots is not None else pool.take(work.running.table, len(tree))
+def propose(orders: list[tuple[Work, Option]]) -> list[DraftTree]:
+    """A draft for each piece of work by the option chosen for it; each drafter is asked once for all of its tasks."""
+    trees = [DraftTree() for _ in orders]
+    groups: dict[int, list[tuple[int, DraftTask]]] = {}
+    for place, (work, option) in enumerate(orders):
+        task = draft_task(work, option.speculation)
+        if task is not None:
+            groups.setdefault(id(option.drafter), []).append((place, task))
+    for group in groups.values():
+        drafter = orders[group[0][0]][1].drafter
+        for (place, task), tree in zip(group, drafter.propose([task for _, task in group]), strict=True):
+            assert len(tree) - tree.probes <= task.nodes
+            trees[place] = tree
+    return trees
 
 
-def by_drafter(batch: list[Work]) -> list[tuple[Drafter, list[Work]]]:
-    """The work of each drafter, in the order the drafters first appear."""
-    groups: dict[int, tuple[Drafter, list[Work]]] = {}
-    for work in batch:
-        groups.setdefault(id(work.running.drafter), (work.running.drafter, []))[1].append(work)
-    return list(groups.values())
+def place_draft(work: Work, tree: DraftTree, pool: SlotPool) -> None:
+    """Make `tree` the work's draft, with cache slots for its nodes."""
+    work.tree = tree
+    work.node_slots = tree.slots if tree.slots is not None else pool.take(work.running.table, len(tree))
 
 
-def draft_task(work: Work) -> DraftTask | None:
+def draft_task(work: Work, config: SpeculationConfig) -> DraftTask | None:
     """The request's order for a draft; none when it may write one token at most, which needs no draft."""
-    running, config = work.running, work.running.request.speculation
+    running = work.running
     depth = min(config.num_speculative_tokens, running.request.remaining - 1)
     if depth < 1:
         return None
     return DraftTask(
         request=running.request,
+        speculation=config,
         sampler=running.sampler,
         table=running.table,
         nodes=config.nodes if config.branches else depth,
@@ -79,8 +84,10 @@ def verify(batch: list[Work], logits: Tensor) -> list[tuple[Work, Tensor, Verdic
     verdicts = []
     for work, own in zip(deciding, rows, strict=True):
         tokens = [next(chosen) for _ in range(work.logit_rows)] if chosen else None
-        running = work.running
-        verdicts.append((work, own, accept(running.rule, work.tree, running.sampler, own, tokens)))
+        running, guesses = work.running, work.tree.guesses
+        rows = len(guesses) + 1
+        verdict = accept(running.rule, guesses, running.sampler, own[:rows], tokens and tokens[:rows])
+        verdicts.append((work, own, verdict))
     return verdicts
 
 
@@ -93,23 +100,37 @@ def greedy_tokens(deciding: list[Work], logits: Tensor):
 
 def wanted_features(batch: list[Work]) -> tuple[int, ...]:
     """Hidden states that some drafter of the step needs, each once."""
-    return tuple(dict.fromkeys(boundary for work in batch for boundary in work.running.drafter.needs.features))
+    return tuple(sorted({boundary for work in batch for boundary in work.running.wanted_states}))
 
 
 def share_features(batch: list[Work], plan: StepPlan, states: States) -> None:
-    """Give every request the hidden states its drafter needs, of all of its rows, [rows, features x hidden]."""
+    """Give every request the hidden states its drafters need, of all of its rows."""
     for work, segment in zip(batch, plan.segments, strict=True):
-        needed = work.running.drafter.needs.features
-        if needed:
-            work.features = torch.cat([states[boundary][segment.row_slice] for boundary in needed], dim=-1)
+        for boundary in work.running.wanted_states:
+            work.states[boundary] = states[boundary][segment.row_slice]
 
 
-def observation(work: Work, verdict: Verdict | None, committed: list[int]) -> Observation:
-    """What the drafter is told of a step, once its slots are kept."""
-    path, features = verdict.path if verdict else [], None
-    if work.features is not None:
-        rows = [*range(work.chunk), *(work.chunk + node for node in path)]
-        features = work.features if len(rows) == len(work.features) else work.features[rows]
+def share_successors(verdicts: list[tuple[Work, Tensor, Verdict]]) -> None:
+    """Give every request the target's likeliest next tokens after each of its rows, as many as its drafters need."""
+    for work, logits, _ in verdicts:
+        if count := work.running.wanted_successors:
+            size = work.running.sampler.vocabulary.size
+            work.successors = logits[:, :size].topk(min(count, size), dim=-1).indices.tolist()
+
+
+def keep_states(work: Work, verdict: Verdict | None) -> None:
+    """Of the step's hidden states, leave those of the rows that were kept."""
+    rows = work.chunk + len(work.tree)
+    kept = [*range(work.chunk), *(work.chunk + node for node in verdict.path)] if verdict else range(work.chunk)
+    if len(kept) < rows:
+        work.states = {boundary: state[kept] for boundary, state in work.states.items()}
+
+
+def observation(work: Work, drafter: Drafter, verdict: Verdict | None, committed: list[int]) -> Observation:
+    """What a drafter is told of a step, once its slots are kept."""
+    needs, path = drafter.needs, verdict.path if verdict else []
+    features = torch.cat([work.states[boundary] for boundary in needs.features], dim=-1) if needs.features else None
+    successors = [row[: needs.successors] for row in work.successors] if needs.successors and work.successors else None
     return Observation(
         request=work.running.request,
         table=work.running.table,
@@ -118,6 +139,7 @@ def observation(work: Work, verdict: Verdict | None, committed: list[int]) -> Ob
         verdict=verdict,
         committed=committed,
         features=features,
+        successors=successors,
     )
 
 
@@ -129,9 +151,15 @@ def kept_slots(work: Work, verdict: Verdict | None) -> list[int]:
 
 def observe(batch: list[Work], verdicts: dict[int, Verdict], committed: dict[int, list[int]]) -> None:
     """Tell each drafter what became of its requests; of mere prompt chunks only where it needs their features."""
-    told = [work for work in batch if work.running.request.id in verdicts or work.features is not None]
-    for drafter, group in by_drafter(told):
-        ids = [work.running.request.id for work in group]
-        drafter.observe(
-            [observation(work, verdicts.get(i), committed.get(i, [])) for work, i in zip(group, ids, strict=True)]
-        )
+    told: dict[int, tuple[Drafter, list[Observation]]] = {}
+    for work in batch:
+        name = work.running.request.id
+        verdict, tokens = verdicts.get(name), committed.get(name, [])
+        if work.states:
+            keep_states(work, verdict)
+        for drafter in work.running.drafters:
+            if verdict is not None or drafter.needs.features:
+                _, seen = told.setdefault(id(drafter), (drafter, []))
+                seen.append(observation(work, drafter, verdict, tokens))
+    for drafter, observations in told.values():
+        drafter.observe(observations)
