@@ -93,10 +93,15 @@ class WholeText:
         self.head = make_head(kind, self.module)
 
     @torch.inference_mode()
+    def captured(self, tokens: list[int]) -> Tensor:
+        """The target's features of every token, side by side, [T, features x hidden]."""
+        states = hidden_states(self.module, tokens)
+        return torch.cat([states[boundary] for boundary in self.head.feature_layers], dim=-1)
+
+    @torch.inference_mode()
     def features(self, tokens: list[int]) -> Tensor:
         """Fused features of every token, [T, hidden]."""
-        states = hidden_states(self.module, tokens)
-        return self.head.fuse(torch.cat([states[boundary] for boundary in self.head.feature_layers], dim=-1))
+        return self.head.fuse(self.captured(tokens))
 
     @torch.inference_mode()
     def stored(self, tokens: list[int]) -> dict[int, tuple[Tensor, Tensor]]:

@@ -14,9 +14,13 @@ from random_heads import (
 )
 
 from foredraft import Engine, SamplingParams, SpeculationConfig
+from foredraft.core.draft_tree import DraftTree
 from foredraft.core.errors import ConfigError, SlotsError
+from foredraft.core.speculation_config import OFF
+from foredraft.drafters import dflash
 from foredraft.drafters.dflash import DFlashDrafter, dflash_drafter, make_dflash
 from foredraft.engine import scheduler
+from foredraft.heads.dflash import DFlashHead
 from foredraft.model.devices import CpuDevice
 from foredraft.model.scripted_target import ScriptedTarget
 from foredraft.model.slot_pool import LayerGroup, SlotTable
@@ -95,13 +99,13 @@ def engine_with(config, *, kind=CheckedDFlash, slots=1024, prepare=False, max_ba
     drafter = kind(network, target.pool, drafter.layers)
     if prepare:
         CpuDevice().prepare(network)
-    engine = Engine(target, max_batch=max_batch)
+    engine = Engine(target, max_batch=max_batch, speculation=OFF)
     engine.drafters[config.drafter_key] = drafter
     return engine, drafter
 
 
 def plain():
-    return [output.token_ids for output in Engine(random_target()).generate(PROMPTS, GREEDY)]
+    return [output.token_ids for output in Engine(random_target(), speculation=OFF).generate(PROMPTS, GREEDY)]
 
 
 CONFIGS = {
@@ -124,6 +128,44 @@ def test_guesses_are_the_networks_own(name, head):
     assert drafter.checked > 100 and not drafter.filled
     assert 0 < sum(output.statistics.accepted for output in outputs) < sum(o.statistics.drafted for o in outputs)
     engine.target.pool.check_integrity([])
+
+
+class SeldomAsked(CheckedDFlash):
+    """Drafts in every third step; in the others somebody else guesses, sometimes right."""
+
+    steps = 0
+
+    def propose(self, tasks):
+        self.steps += 1
+        if self.steps % 3 == 0:
+            return super().propose(tasks)
+        return [DraftTree.from_paths([[51] * task.depth, [7]], "other", task.nodes) for task in tasks]
+
+
+@pytest.mark.parametrize("rows", [4, 512])
+def test_what_others_drafted_is_caught_up(monkeypatch, rows):
+    monkeypatch.setattr(scheduler, "MAX_STEP_ROWS", 9)
+    monkeypatch.setattr(dflash, "CATCH_UP_ROWS", rows)
+    config = SpeculationConfig(method="dflash", tree_size=8)
+    engine, drafter = engine_with(config, kind=SeldomAsked, mask=51, scale=0.1)
+    outputs = engine.generate(PROMPTS, GREEDY, config)
+    assert [output.token_ids for output in outputs] == plain()
+    accepted = engine.statistics.accepted_by
+    assert drafter.checked > 40 and accepted["other"] > 5 and accepted["dflash"] > 5
+    assert not drafter.filled and not drafter.features.known and not drafter.features.waiting
+
+
+class NeverAsked(DFlashDrafter):
+    def propose(self, tasks):
+        return [DraftTree() for _ in tasks]
+
+
+def test_who_is_not_asked_computes_nothing(monkeypatch):
+    monkeypatch.setattr(DFlashHead, "fuse", None)
+    monkeypatch.setattr(DFlashHead, "context", None)
+    config = SpeculationConfig(method="dflash")
+    engine, _ = engine_with(config, kind=NeverAsked)
+    assert [output.token_ids for output in engine.generate(PROMPTS, GREEDY, config)] == plain()
 
 
 def test_prompts_longer_than_a_chunk(monkeypatch):

@@ -10,6 +10,7 @@ from foredraft import Engine, SamplingParams, SpeculationConfig
 from foredraft.checkpoints.head import HeadCheckpoint
 from foredraft.checkpoints.head_writer import write_head
 from foredraft.core.errors import ConfigError, ModelError
+from foredraft.core.speculation_config import OFF
 from foredraft.drafters.eagle import make_eagle
 
 SAMPLING = SamplingParams(max_new_tokens=16, temperature=1.0, seed=4)
@@ -36,7 +37,7 @@ def test_a_head_from_files_drafts_as_the_one_in_memory(kind, tree_size, tmp_path
     target = random_target()
     named = SpeculationConfig(method=kind, model=publish(kind, tmp_path), tree_size=tree_size)
     ours = replace(named, method="in memory", model=None)
-    engine = Engine(target, max_batch=3)
+    engine = Engine(target, max_batch=3, speculation=OFF)
     engine.drafters[ours.drafter_key] = drafter_over(target, ours, kind)
     plain, loaded, held = (engine.generate(PROMPTS, SAMPLING, config) for config in (None, named, ours))
     assert [o.token_ids for o in loaded] == [o.token_ids for o in plain]

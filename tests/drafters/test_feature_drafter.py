@@ -10,7 +10,9 @@ from random_heads import CONTEXT, PROMPTS, VOCABULARY, random_target
 from tree_paths import paths_of
 
 from foredraft import Engine, SamplingParams, SpeculationConfig
+from foredraft.core.draft_tree import DraftTree
 from foredraft.core.outcome import Verdict
+from foredraft.core.speculation_config import OFF
 from foredraft.core.static_tree import token_tree
 from foredraft.drafters import feature_drafter
 from foredraft.drafters.feature_drafter import FeatureDrafter
@@ -31,14 +33,20 @@ TOKENS = 12
 
 
 class Checks:
-    """A drafter whose every draft, feature and cached key is compared with the whole text's."""
+    """A drafter whose every draft, feature and cached key is compared with the whole text's.
 
-    def __init__(self, drafter: FeatureDrafter, kind: str, config: SpeculationConfig):
+    It is asked in every `asked`-th step; in the others somebody else drafts.
+    """
+
+    def __init__(self, drafter: FeatureDrafter, kind: str, config: SpeculationConfig, asked: int = 1):
         self.drafter, self.whole, self.config = drafter, WholeText(kind), config
         self.name, self.needs, self.close = drafter.name, drafter.needs, drafter.close
         self.drafts = self.kept = 0
+        self.turns, self.asked = count(1), asked
 
     def propose(self, tasks):
+        if next(self.turns) % self.asked:
+            return [DraftTree.from_paths([[3, 4][: task.depth], [5]], "other", task.nodes) for task in tasks]
         trees = self.drafter.propose(tasks)
         for task, tree in zip(tasks, trees, strict=True):
             if len(tree):
@@ -75,8 +83,10 @@ class Checks:
             if not seen.request.finished:
                 known = self.drafter.features.known[seen.request.id]
                 assert known == seen.first + len(seen.features) == len(seen.table.slots)
-                wanted = self.whole.features(seen.request.tokens[:known])
-                torch.testing.assert_close(self.drafter.features.read(seen.table.slots), wanted, **NEAR)
+                wanted = self.whole.captured(seen.request.tokens[:known])
+                waiting = torch.cat(self.drafter.features.waiting[seen.request.id])
+                filled = self.drafter.filled.get(seen.request.id, 0)
+                torch.testing.assert_close(waiting, wanted[filled:], **NEAR)
 
 
 @pytest.fixture(params=["none", "some", "all"])
@@ -103,14 +113,14 @@ def small_steps(monkeypatch):
     monkeypatch.setattr(feature_drafter, "CATCH_UP_ROWS", 6)
 
 
-def run(kind, config, drafter_of=drafter_over, prompts=PROMPTS[:4], sampling=None, max_batch=3):
+def run(kind, config, drafter_of=drafter_over, prompts=PROMPTS[:4], sampling=None, max_batch=3, asked=1):
     target = random_target()
-    engine = Engine(target, max_batch=max_batch)
-    checks = Checks(drafter_of(target, config, kind), kind, config)
+    engine = Engine(target, max_batch=max_batch, speculation=OFF)
+    checks = Checks(drafter_of(target, config, kind), kind, config, asked)
     engine.drafters[config.drafter_key] = checks
     outputs = engine.generate(prompts, sampling or SamplingParams(max_new_tokens=TOKENS), config)
     target.pool.check_integrity([])
-    assert not checks.drafter.filled and not checks.drafter.features.known
+    assert not checks.drafter.filled and not checks.drafter.features.known and not checks.drafter.features.waiting
     return outputs, checks
 
 
@@ -124,6 +134,22 @@ def test_drafts_and_caches_are_those_of_the_whole_text(kind, shape, accepting, s
     assert checks.drafts >= 8 and (checks.kept > 0) == (accepting != "none")
 
 
+@pytest.mark.parametrize("asked", [2, 5])
+@pytest.mark.parametrize(("kind", "shape"), [("eagle", "tree"), ("eagle3", "chain"), ("mtp", "fixed tree")])
+def test_a_drafter_catches_up_what_others_drafted(kind, shape, asked, accepting, small_steps):
+    """Whatever became of their drafts, and however long it was not asked."""
+    config = SpeculationConfig(method="feature", **SHAPES[shape])
+    _, checks = run(kind, config, sampling=SamplingParams(max_new_tokens=24), asked=asked)
+    assert checks.drafts >= 4
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_who_is_not_asked_computes_nothing(kind, monkeypatch):
+    monkeypatch.setattr(type(make_head(kind, random_target().model.module)), "fuse", None)
+    _, checks = run(kind, SpeculationConfig(method="feature"), asked=10**6)
+    assert checks.drafts == 0
+
+
 def test_samples_of_a_prompt_share_nothing(accepting):
     sampling = SamplingParams(
         max_new_tokens=8, n=3, temperature=1.0, seed=1, top_k=1
@@ -135,7 +161,7 @@ def test_samples_of_a_prompt_share_nothing(accepting):
 
 def test_a_request_closed_midway_leaves_nothing_behind():
     target, config = random_target(), SpeculationConfig(method="feature", num_speculative_tokens=2)
-    engine = Engine(target, max_batch=2)
+    engine = Engine(target, max_batch=2, speculation=OFF)
     engine.drafters[config.drafter_key] = drafter = drafter_over(target, config, "eagle3")
     events = engine.stream(PROMPTS[:3], SamplingParams(max_new_tokens=30), config)
     [next(events) for _ in range(5)]
@@ -148,12 +174,15 @@ def test_a_request_closed_midway_leaves_nothing_behind():
 
 
 def plain_tokens(prompts):
-    return [o.token_ids for o in Engine(random_target()).generate(prompts, SamplingParams(max_new_tokens=TOKENS))]
+    return [
+        o.token_ids
+        for o in Engine(random_target(), speculation=OFF).generate(prompts, SamplingParams(max_new_tokens=TOKENS))
+    ]
 
 
 def test_two_drafters_may_share_a_target():
     target, config = random_target(), SpeculationConfig(method="feature", num_speculative_tokens=2)
-    engine = Engine(target)
+    engine = Engine(target, speculation=OFF)
     for kind in KINDS:
         engine.drafters[config.drafter_key] = drafter_over(target, config, kind)
         outputs = engine.generate(PROMPTS[:3], SamplingParams(max_new_tokens=TOKENS), config)
@@ -163,7 +192,7 @@ def test_two_drafters_may_share_a_target():
 def test_all_the_context_may_be_drafted():
     """The longest text the target can hold, its last drafts cut to what may still be written."""
     target, config = random_target(), SpeculationConfig(method="feature", num_speculative_tokens=4, tree_size=6)
-    engine = Engine(target)
+    engine = Engine(target, speculation=OFF)
     engine.drafters[config.drafter_key] = drafter_over(target, config, "mtp")
     [output] = engine.generate([list(range(40))], SamplingParams(max_new_tokens=CONTEXT), config)
     assert len(output.token_ids) == CONTEXT - 40
@@ -177,7 +206,7 @@ def test_ties_leave_no_node_without_its_parent(kind):
     drafter = drafter_over(target, config, kind)
     logits = drafter.head.logits
     drafter.head.logits = lambda out: 1e4 * logits(out)
-    engine = Engine(target)
+    engine = Engine(target, speculation=OFF)
     engine.drafters[config.drafter_key] = drafter
     trees, ask = [], drafter.propose
     drafter.propose = lambda tasks: [trees.append(tree) or tree for tree in ask(tasks)]
@@ -203,18 +232,21 @@ class StaleKeys(FeatureDrafter):
     def observe(self, observations):
         super().observe(observations)
         for seen in observations:
-            if seen.request.id in self.filled:
-                self.filled[seen.request.id] += max(len(seen.path) - 1, 0)
+            if seen.request.id in self.filled and len(seen.path) > 1 and not seen.request.finished:
+                self.filled[seen.request.id] += len(seen.path) - 1
+                self.features.take(seen.request, len(seen.path) - 1)
 
 
 class LateFeatures(FeatureDrafter):
     """Drafts from the features of the position before the last one known."""
 
-    def begin(self, task):
-        draft = super().begin(task)
-        stored = draft.tree.stored
-        draft.inputs[-1] = self.features.read(task.table.slots[stored - 2 : stored - 1])[0]
-        return draft
+    def fused(self, rows):
+        rows = super().fused(rows)
+        self.late = iter([hidden[-2:][0] for _, hidden in rows])
+        return rows
+
+    def begin(self, task, last):
+        return super().begin(task, next(self.late))
 
 
 WRONG = {
@@ -264,7 +296,7 @@ def test_a_reduced_vocabulary_drafts_its_own_ids_only():
     wide = scattered(torch.arange(30.0)[None], drafter.target_ids, VOCABULARY)
     assert wide.shape == (1, VOCABULARY) and wide[0, 2::2].tolist() == list(range(30))
     assert torch.isinf(wide[0, 1::2]).all() and torch.isinf(wide[0, 0])
-    engine = Engine(target)
+    engine = Engine(target, speculation=OFF)
     engine.drafters[config.drafter_key] = drafter
     seen, ask = [], drafter.propose
     drafter.propose = lambda tasks: [seen.append(tree) or tree for tree in ask(tasks)]
@@ -277,7 +309,7 @@ def test_a_reduced_vocabulary_drafts_its_own_ids_only():
 def test_nothing_is_drafted_where_every_guess_is_forbidden(rule):
     """Only odd tokens may be written; the head guesses even ones."""
     target, config = random_target(), SpeculationConfig(method="feature", rejection_sample_method=rule)
-    engine = Engine(target)
+    engine = Engine(target, speculation=OFF)
     engine.drafters[config.drafter_key] = drafter_over(target, config, "eagle3")
     sampling = SamplingParams(max_new_tokens=6, temperature=1.0, seed=2, allowed_token_ids=(1, 3, 5))
     [output] = engine.generate([PROMPTS[0]], sampling, config)

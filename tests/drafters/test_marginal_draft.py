@@ -1,7 +1,7 @@
 """Rows of guesses become trees: by rank, under the target's noise, after processors, or drawn from their laws."""
 
 from collections import Counter
-from math import inf
+from math import inf, prod
 
 import pytest
 import torch
@@ -71,12 +71,39 @@ def test_seeded_guesses_are_ranked_under_the_targets_own_noise():
 
 
 def test_gains_are_log_chances():
-    greedy = torch.tensor(marginals(width=V).gains())
+    greedy = torch.tensor(marginals(width=V).gains)
     torch.testing.assert_close(greedy.exp().sum(-1), torch.ones(3))
     torch.testing.assert_close(greedy[0], LOGITS[0].log_softmax(-1))
-    seeded = torch.tensor(marginals(width=V, params={"temperature": 1.0}, seed=3).gains())
+    seeded = torch.tensor(marginals(width=V, params={"temperature": 1.0}, seed=3).gains)
     noisy = LOGITS + gumbel(3, torch.arange(len(PROMPT), len(PROMPT) + 3), V)
     torch.testing.assert_close(seeded, noisy.log_softmax(-1).sort(-1, descending=True).values)
+
+
+CHANCES = {"greedy": {}, "seeded": {"params": {"temperature": 1.0}, "seed": 3}, "named": {"ids": torch.arange(V)}}
+
+
+@pytest.mark.parametrize("options", CHANCES.values(), ids=CHANCES)
+@pytest.mark.parametrize("shape", [TREE, StaticTree.chain(3)], ids=["tree", "chain"])
+def test_chances_are_those_of_the_guess_at_its_depth(options, shape):
+    guesses = marginals(width=V, **options)
+    tree = guesses.filled(shape)
+    noise = gumbel(3, torch.arange(len(PROMPT), len(PROMPT) + 3), V) if "params" in options else 0
+    shares = (LOGITS + noise).softmax(-1)
+    wanted = [shares[depth - 1, token].item() for depth, token in zip(tree.depths, tree.tokens, strict=True)]
+    assert tree.chances == pytest.approx(wanted) and len(tree) == len(shape)
+
+
+def test_the_best_tree_holds_the_largest_products_of_chances():
+    guesses = marginals(width=V)
+    whole, best = (guesses.filled(best_first(guesses.gains, nodes)) for nodes in (V + V**2 + V**3, 9))
+    products = [prod(whole.chances[node] for node in whole.path(node)) for node in range(len(whole))]
+    kept = [prod(best.chances[node] for node in best.path(node)) for node in range(len(best))]
+    assert kept == pytest.approx(sorted(products, reverse=True)[:9])
+
+
+def test_drawn_tokens_have_no_chances():
+    """A law must not be taken for knowledge of the token that was drawn."""
+    assert marginals(**SAMPLED).filled(TREE).chances is None
 
 
 def test_processors_see_the_drafted_beginning():
@@ -167,7 +194,7 @@ def test_which_nodes_there_are_does_not_depend_on_what_is_drawn():
     shapes = set()
     for seed in range(20):
         guesses = marginals(seed=seed, **SAMPLED)
-        shapes.add(best_first(guesses.gains(), 8))
-        tree = guesses.filled(best_first(guesses.gains(), 8))
+        shapes.add(best_first(guesses.gains, 8))
+        tree = guesses.filled(best_first(guesses.gains, 8))
         assert len(tree) == 8
     assert len(shapes) == 1

@@ -6,7 +6,9 @@ from random_heads import PROMPTS, VOCABULARY, hidden_states, medusa_heads, rando
 from tree_paths import paths_of
 
 from foredraft import Engine, SamplingParams, SpeculationConfig
+from foredraft.core.draft_tree import DraftTree
 from foredraft.core.errors import ConfigError
+from foredraft.core.speculation_config import OFF
 from foredraft.core.static_tree import token_tree
 from foredraft.drafters.medusa import MedusaDrafter, make_medusa
 from foredraft.heads.medusa import MedusaConfig
@@ -52,7 +54,7 @@ def test_guesses_are_the_heads_own(packed, layers):
     weights = {name: tensor.clone() for name, tensor in heads.state_dict().items()}
     if packed:
         CpuDevice().prepare(heads)
-    engine = Engine(target, max_batch=4)
+    engine = Engine(target, max_batch=4, speculation=OFF)
     drafter = engine.drafters[config.drafter_key] = CheckedMedusa(heads, target_module("sdpa"), weights)
     outputs = engine.generate(PROMPTS, GREEDY, config)
     assert drafter.checked > 100 and not drafter.last
@@ -64,7 +66,7 @@ def test_guesses_are_the_heads_own(packed, layers):
 @pytest.mark.parametrize("shape", [{}, {"tree_size": 9}], ids=["chain", "tree"])
 def test_a_reduced_vocabulary_drafts_none_but_its_tokens(sampling, shape):
     config = SpeculationConfig(method="medusa", **shape)
-    engine = Engine(random_target())
+    engine = Engine(random_target(), speculation=OFF)
     heads = medusa_heads(draft_vocabulary=20)
     drafted = set()
 
@@ -76,7 +78,7 @@ def test_a_reduced_vocabulary_drafts_none_but_its_tokens(sampling, shape):
 
     engine.drafters[config.drafter_key] = Noted(heads)
     outputs = engine.generate(PROMPTS, sampling, config)
-    plain = Engine(random_target()).generate(PROMPTS, sampling)
+    plain = Engine(random_target(), speculation=OFF).generate(PROMPTS, sampling)
     assert [output.token_ids for output in outputs] == [output.token_ids for output in plain]
     assert len(drafted) > 3 and drafted <= set(heads.target_ids.tolist())
 
@@ -125,10 +127,24 @@ class PositionedMedusa(MedusaDrafter):
         return super().tree(task, logits)
 
 
-def scripted(heads, **speculation):
+class SeldomAsked(PositionedMedusa):
+    """Drafts in every third step; in the others somebody else guesses one token right and one wrong."""
+
+    steps = 0
+
+    def propose(self, tasks):
+        self.steps += 1
+        if self.steps % 3 == 0:
+            return super().propose(tasks)
+        right = [(task.request.tokens[-1] + STEP) % VOCABULARY for task in tasks]
+        paths = ([[token, 5][: task.depth], [3]] for token, task in zip(right, tasks, strict=True))
+        return [DraftTree.from_paths(own, "other", task.nodes) for own, task in zip(paths, tasks, strict=True)]
+
+
+def scripted(heads, kind=PositionedMedusa, **speculation):
     config = SpeculationConfig(method="medusa", **({"num_speculative_tokens": 4} | speculation))
-    engine = Engine(ScriptedTarget(counting, vocabulary=VOCABULARY))
-    engine.drafters[config.drafter_key] = PositionedMedusa(heads)
+    engine = Engine(ScriptedTarget(counting, vocabulary=VOCABULARY), speculation=OFF)
+    engine.drafters[config.drafter_key] = kind(heads)
     [output] = engine.generate([[3, 10]], SamplingParams(max_new_tokens=41), config)
     assert output.token_ids == [(10 + STEP * step) % VOCABULARY for step in range(1, 42)]
     return output.statistics
@@ -147,6 +163,12 @@ def test_the_right_position_is_read_after_partial_acceptance():
     assert 0 < statistics.accepted_at[1] < statistics.drafted_at[1]
 
 
+def test_the_right_position_is_read_after_steps_of_others():
+    """Two steps write two tokens each and the third five, four times over; two more steps of two leave one token."""
+    statistics = scripted(CountingHeads(4), SeldomAsked)
+    assert statistics.accepted_by == {"other": 10, "medusa": 4 * 4} and statistics.rounds == 15
+
+
 @pytest.mark.parametrize("shift", [-1, 1])
 def test_an_offset_by_one_accepts_nothing(shift):
     assert scripted(CountingHeads(4, shift=shift)).accepted == 0
@@ -162,7 +184,7 @@ def drafter_trees(accuracies=(), **speculation):
     """Shapes a drafter plans for a request."""
     config = SpeculationConfig(method="medusa", **speculation)
     target, heads = random_target(), medusa_heads(accuracies=accuracies)
-    engine = Engine(target)
+    engine = Engine(target, speculation=OFF)
     drafter = engine.drafters[config.drafter_key] = MedusaDrafter(heads)
     engine.generate([PROMPTS[0]], SamplingParams(max_new_tokens=12), config)
     return list(drafter.shapes.values())

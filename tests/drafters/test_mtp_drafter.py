@@ -8,6 +8,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from foredraft import Engine, SamplingParams, SpeculationConfig
 from foredraft.core.errors import ConfigError, ModelError
+from foredraft.core.speculation_config import OFF
 from foredraft.core.vocabulary import Vocabulary
 from foredraft.drafters.mtp import make_mtp
 from foredraft.heads.foreign_layer import ForeignLayer
@@ -82,7 +83,7 @@ def target(request, tmp_path_factory):
 @pytest.mark.parametrize("shape", [{}, {"tree_size": 10}, {"speculative_token_tree": "eagle_25", "tree_size": 30}])
 def test_the_module_of_a_target_drafts_for_it(target, shape):
     kind, target = target
-    engine = Engine(target, max_batch=3)
+    engine = Engine(target, max_batch=3, speculation=OFF)
     config = SpeculationConfig(method="mtp", num_speculative_tokens=3, **shape)
     for sampling in (SamplingParams(max_new_tokens=16), SamplingParams(max_new_tokens=16, temperature=1.0, seed=3)):
         plain = [output.token_ids for output in engine.generate(PROMPTS, sampling)]

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from foredraft.core.speculation_config import SpeculationConfig
 from foredraft.drafters.drafter import make_drafter
-from foredraft.drafters.ngram import TREE_MATCHES, NgramDrafter
+from foredraft.drafters.ngram import CHAIN_MATCHES, TREE_MATCHES, NgramDrafter
 
 texts = st.lists(st.integers(0, 2), min_size=1, max_size=40)
 
@@ -20,12 +20,19 @@ def paths_of(tree):
 
 
 def reference_ends(tokens, longest, shortest):
-    """Every earlier end of a suffix, found by looking everywhere."""
-    ends = []
+    """Every earlier end of a suffix with the suffix's length, found by looking everywhere."""
+    ends: dict[int, int] = {}
     for n in range(longest, shortest - 1, -1):
         found = [end for end in range(len(tokens) - 1, n - 1, -1) if tokens[end - n : end] == tokens[-n:]]
-        ends += [end for end in found if end not in ends]
+        ends |= {end: n for end in found if end not in ends}
     return ends
+
+
+def reference_chance(path, found):
+    """Matched tokens of those that go on with the path's last token, among those that went so far, and two more."""
+    *above, last = path
+    here = [(n + len(above), copy[len(above)]) for copy, n in found if list(copy[: len(above)]) == above]
+    return sum(matched for matched, token in here if token == last) / (sum(matched for matched, _ in here) + 2)
 
 
 def reference_copy(tokens, end, length):
@@ -126,17 +133,45 @@ def test_chain_equals_brute_force_as_the_text_grows(tokens, longest, data):
         if data.draw(st.booleans()):
             [tree] = drafter.propose([task_for(request, depth=5)])
             ends = reference_ends(request.tokens, longest, shortest)
-            assert tuple(tree.tokens) == (reference_copy(request.tokens, ends[0], 5) if ends else ())
+            found = [(reference_copy(request.tokens, end, 5), n) for end, n in ends.items()]
+            assert tuple(tree.tokens) == (found[0][0] if found else ())
             assert tree.is_chain
+            wanted = [reference_chance(path, found[:CHAIN_MATCHES]) for path in paths_of(tree)]
+            assert tree.chances == pytest.approx(wanted)
 
 
 @settings(max_examples=100, deadline=None)
 @given(tokens=texts, nodes=st.integers(1, 12), depth=st.integers(1, 5), width=st.integers(1, 3))
 def test_tree_equals_brute_force(tokens, nodes, depth, width):
     options = {"prompt_lookup_max": 3, "prompt_lookup_min": 1, "tree_size": 12, "tree_width": width}
-    paths = [reference_copy(tokens, end, depth) for end in reference_ends(tokens, 3, 1)]
+    found = [(reference_copy(tokens, end, depth), n) for end, n in reference_ends(tokens, 3, 1).items()]
     tree = draft(tokens, nodes=nodes, depth=depth, **options)
-    assert paths_of(tree) == reference_tree(paths, width=width, nodes=nodes)
+    assert paths_of(tree) == reference_tree([path for path, _ in found], width=width, nodes=nodes)
+    assert tree.chances == pytest.approx([reference_chance(path, found) for path in paths_of(tree)])
+
+
+def chance(tokens, **options):
+    return draft(tokens, depth=1, **options).chances[0]
+
+
+def test_longer_more_and_unanimous_matches_are_surer():
+    short, long = [1, 2, 9, 1, 2], [8, 1, 2, 9, 8, 1, 2]
+    often, split = [1, 2, 9, 1, 2, 9, 1, 2], [1, 2, 7, 1, 2, 9, 1, 2]
+    assert chance(split) < chance(short) == 1 / 2 < chance(long) == 3 / 5 and chance(short) < chance(often)
+    assert chance(often, tree_size=4) == chance(often)
+
+
+def test_what_goes_on_matching_becomes_surer():
+    chances = draft([1, 2, 5, 6, 7, 1, 2], depth=3).chances
+    assert chances == sorted(chances) and chances[0] < chances[-1] < 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(tokens=texts, width=st.integers(1, 3))
+def test_siblings_share_less_than_everything(tokens, width):
+    tree = draft(tokens, depth=4, tree_size=12, tree_width=width, prompt_lookup_min=1)
+    assert all(0 < own < 1 for own in tree.chances)
+    assert all(sum(tree.chances[child] for child in children) < 1 for children in tree.children)
 
 
 def test_requests_do_not_see_each_other():
@@ -156,4 +191,5 @@ def test_close_leaves_nothing_behind():
 
 
 def test_is_registered():
+    assert NgramDrafter.needs.instant
     assert isinstance(make_drafter(SpeculationConfig(method="ngram"), None), NgramDrafter)

@@ -106,6 +106,22 @@ def test_chain_keeps_to_nodes_and_depth(nodes, depth):
     assert tree.drafters == ["suffix", "suffix"]
 
 
+@pytest.mark.parametrize("tree_size", [0, 8])
+def test_nodes_say_how_often_they_followed(tree_size):
+    """5 followed 1 in two of three places that go on, then 7 and 8 in one each."""
+    options = {"tree_size": tree_size, "suffix_decoding_max_spec_factor": 8.0}
+    drafter = make_suffix_drafter()
+    finish(drafter, [1, 5, 7, 9])
+    finish(drafter, [1, 5, 8, 9])
+    finish(drafter, [1, 6, 9, 9])
+    tree = propose(drafter, make_request([3, 1], **options), depth=2)
+    known = {(1, 5): 2 / 3, (1, 6): 1 / 3, (5, 7): 1 / 2, (5, 8): 1 / 2, (6, 9): 1}
+    before = [tree.tokens[parent] if parent >= 0 else 1 for parent in tree.parents]
+    assert tree.chances == pytest.approx([known[pair] for pair in zip(before, tree.tokens, strict=True)])
+    assert len(tree) == (5 if tree_size else 2)
+    assert drafter.needs.instant
+
+
 def test_close_drops_the_own_tree_only():
     drafter = make_suffix_drafter()
     first, second = make_request([1, 1, 1]), make_request([2, 2, 2])

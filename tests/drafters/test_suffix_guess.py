@@ -1,10 +1,11 @@
 from itertools import product
+from math import prod
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foredraft.core.draft_tree import ROOT
+from foredraft.core.draft_tree import ROOT, DraftTree
 from foredraft.drafters.suffix_guess import GuessLimits, best_guess
 from foredraft.drafters.suffix_tree import SuffixTree
 
@@ -124,10 +125,31 @@ def test_tree_takes_nodes_by_probability():
     assert guess.score == pytest.approx(0.75 + 0.5 + 0.25 + 0.25 + 0.25)
 
 
+@settings(max_examples=60, deadline=None)
+@given(st.lists(texts, min_size=1, max_size=2), texts, limits, st.integers(1, 3))
+def test_chances_are_shares_of_what_followed(sequences, context, limits, width):
+    """Each given its parent; the sum of their products along paths is the score that ranks guesses."""
+    wide = make_limits(
+        nodes=limits.nodes, depth=limits.depth, width=width, factor=limits.factor, min_prob=limits.min_prob
+    )
+    guess = best_guess(tree_of(sequences), context, wide)
+    tree = DraftTree(tokens=guess.tokens, parents=guess.parents, drafters=["suffix"] * len(guess.tokens))
+    suffixes = [context[-length:] for length in matches(context, sequences)]
+    wanted = [
+        [shares([*suffix, *tree.path_tokens(node)[:-1]], sequences)[tree.tokens[node]] for node in range(len(tree))]
+        for suffix in suffixes
+        if all(occurrences([*suffix, *tree.path_tokens(node)], sequences) for node in range(len(tree)))
+    ]
+    assert not len(tree) or any(guess.chances == pytest.approx(own) for own in wanted)
+    products = [prod(guess.chances[above] for above in tree.path(node)) for node in range(len(tree))]
+    assert sum(products) == pytest.approx(guess.score)
+
+
 def test_probability_is_the_product_of_shares():
     tree = tree_of([[1, 2, 3], [1, 2, 4], [1, 2, 3], [1, 5, 6]])
     guess = best_guess(tree, [1], make_limits())
     assert guess.tokens == [2, 3]
+    assert guess.chances == pytest.approx([3 / 4, 2 / 3])
     assert guess.score == pytest.approx(3 / 4 + 3 / 4 * 2 / 3)
 
 

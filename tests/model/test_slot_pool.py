@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from foredraft.core.errors import SlotsError
 from foredraft.core.plan_builder import compact, indices
-from foredraft.model.slot_pool import LayerShape, SlotPool, SlotTable
+from foredraft.model.slot_pool import LayerGroup, LayerShape, SlotPool, SlotTable
 
 CPU = torch.device("cpu")
 SHAPES = {0: LayerShape(1, 2, 1), 3: LayerShape(2, 1, 3)}
@@ -136,6 +136,56 @@ def test_a_path_is_not_moved_onto_slots_of_others():
     assert one.slots == [0, 4] and not one.run
     assert torch.equal(layers.keys[0], before)
     assert one.committed(CPU).tolist() == [0, 4]
+
+
+LAYERS = {0: LayerShape(1, 2, 1), 1: LayerShape(2, 4, 4), 2: LayerShape(2, 4, 4), 5: LayerShape(1, 8, 0)}
+
+
+def numbered_layers(slots: int) -> LayerGroup:
+    """Every key and value is its slot, and by sign which of the two it is."""
+    group = LayerGroup(LAYERS, slots, torch.float32, CPU)
+    for store, sign in ((group.keys, 1), (group.values, -1)):
+        for rows in store.values():
+            rows[:] = sign * torch.arange(slots)[:, None, None]
+    return group
+
+
+def test_layers_of_one_shape_lie_together():
+    """Each layer's rows as contiguous as alone, nothing stored twice, and as few tensors as there are shapes."""
+    group = numbered_layers(16)
+    for layer, shape in LAYERS.items():
+        for rows, size in ((group.keys[layer], shape.key_size), (group.values[layer], shape.value_size)):
+            assert rows.shape == (16, shape.heads, size) and rows.is_contiguous()
+    parts = [*group.keys.values(), *group.values.values()]
+    assert len({part.data_ptr() for part in parts if part.numel()}) == sum(part.numel() > 0 for part in parts)
+    stored = sum(stack.numel() for stack in group.stacks)
+    assert stored == 16 * sum(shape.numbers for shape in LAYERS.values()) and len(group.stacks) == 5
+
+
+@pytest.mark.parametrize(
+    ("source", "target"), [([7], [3]), ([4, 6, 9], [3, 4, 5]), ([3, 4], [4, 5]), ([2, 9, 5], [9, 2, 11])]
+)
+def test_a_move_copies_rows_of_every_layer(source, target):
+    group, wanted = numbered_layers(16), torch.arange(16.0)
+    wanted[target] = wanted[source]
+    group.move(source, target)
+    for layer in LAYERS:
+        assert (group.keys[layer] == wanted[:, None, None]).all()
+        assert (group.values[layer] == -wanted[:, None, None]).all()
+
+
+def test_rows_already_in_place_are_not_copied(monkeypatch):
+    moves, move = [], LayerGroup.move
+    monkeypatch.setattr(LayerGroup, "move", lambda group, *args: (moves.append(args), move(group, *args)))
+    pool = SlotPool(16)
+    pool.add_layers("target", SHAPES, torch.float32)
+    table = pool.open(16)
+    pool.keep(table, pool.take(table, 3))
+    pool.take(table, 8)
+    pool.keep(table, [3, 4, 7, 9])
+    assert moves == [([7, 9], [5, 6])] and table.slots == list(range(7))
+    pool.keep(table, pool.take(table, 2))
+    assert len(moves) == 1
 
 
 def test_double_release_is_an_error_of_ours():

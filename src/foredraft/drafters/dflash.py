@@ -15,6 +15,7 @@ from foredraft.core.speculation_config import SpeculationConfig
 from foredraft.core.static_tree import StaticTree, token_tree
 from foredraft.core.step_plan import StepPlan
 from foredraft.drafters.drafter import DrafterNeeds, DraftTask, Observation, register
+from foredraft.drafters.feature_store import FeatureStore
 from foredraft.drafters.learned import load_head
 from foredraft.drafters.marginal_draft import Marginals
 from foredraft.drafters.marginal_tree import best_first
@@ -23,6 +24,8 @@ from foredraft.heads.dflash import DFlashHead
 from foredraft.model.slot_pool import LayerGroup, LayerShape, SlotPool
 from foredraft.model.target import ModelTarget
 
+CATCH_UP_ROWS = 512
+
 
 class DFlashDrafter:
     """Drafts with a block network.
@@ -30,7 +33,8 @@ class DFlashDrafter:
     Attributes:
         head: The network.
         layers: Its keys and values in the target's pool.
-        filled: Positions of each request whose context keys and values are stored.
+        features: The target's features of positions whose context keys and values are still to be made.
+        filled: Positions of each request that have them.
     """
 
     name = "dflash"
@@ -38,7 +42,10 @@ class DFlashDrafter:
     def __init__(self, head: DFlashHead, pool: SlotPool, layers: LayerGroup):
         self.head, self.pool, self.layers = head, pool, layers
         self.block = head.config.block_size
-        self.needs = DrafterNeeds(samples=True, features=head.feature_layers, scratch=self.block - 1, fixed_trees=True)
+        self.needs = DrafterNeeds(
+            samples=True, features=head.feature_layers, scratch=self.block - 1, fixed_trees=True, deepest=self.block - 1
+        )
+        self.features = FeatureStore()
         self.filled: dict[int, int] = {}
 
     @torch.inference_mode()
@@ -47,6 +54,7 @@ class DFlashDrafter:
         ready = [task for task in tasks if self.ready(task.request)]
         trees = {}
         if ready:
+            self.catch_up(ready)
             blocks = [self.block_slots(task) for task in ready]
             guesses = self.guesses(ready, blocks)
             for task, logits, slots in zip(ready, guesses, blocks, strict=True):
@@ -54,9 +62,20 @@ class DFlashDrafter:
         return [trees.get(task.request.id, DraftTree()) for task in tasks]
 
     def ready(self, request: Request) -> bool:
-        committed = len(request.tokens) - 1
-        known = 0 < committed == self.filled.get(request.id)
-        return known and committed + self.block <= self.head.config.sizes.max_positions
+        fits = len(request.tokens) - 1 + self.block <= self.head.config.sizes.max_positions
+        return fits and self.features.ready(request)
+
+    def catch_up(self, tasks: list[DraftTask]) -> None:
+        """Store context keys and values of all committed positions that have none, a bounded number at a time."""
+        stops = {task.request.id: len(task.request.tokens) - 1 for task in tasks}
+        spans = [(task, range(self.filled.get(task.request.id, 0), stops[task.request.id])) for task in tasks]
+        features = torch.cat([self.features.take(task.request, len(span)) for task, span in spans])
+        positions = [position for _, span in spans for position in span]
+        slots = [slot for task, span in spans for slot in task.table.slots[span.start : span.stop]]
+        for start in range(0, len(positions), CATCH_UP_ROWS):
+            part = slice(start, start + CATCH_UP_ROWS)
+            self.store(features[part], positions[part], slots[part])
+        self.filled.update(stops)
 
     def block_slots(self, task: DraftTask) -> list[int]:
         """The root's slot, which the step has taken, and scratch ones for the masks."""
@@ -100,7 +119,7 @@ class DFlashDrafter:
             shape = None if config.branches else StaticTree.chain(depth)
         width = config.tree_width if shape is None else shape.width
         guesses = Marginals(task, logits, None, self.name, width)
-        return guesses.filled(best_first(guesses.gains(), task.nodes) if shape is None else shape)
+        return guesses.filled(best_first(guesses.gains, task.nodes) if shape is None else shape)
 
     def placed(self, tree: DraftTree, task: DraftTask, scratch: list[int]) -> DraftTree:
         """Nodes take the masks' slots first: they continue the request's run, and an accepted chain stays in place."""
@@ -108,19 +127,12 @@ class DFlashDrafter:
         tree.slots = scratch[: len(tree)] + (self.pool.take(task.table, more) if more > 0 else [])
         return tree
 
-    @torch.inference_mode()
     def observe(self, observations: list[Observation]) -> None:
-        """Store the context keys and values of the rows each request has kept, as far as the head can use them."""
+        """Keep the features of the rows each request has kept, as far as the head can use them."""
         last = self.head.config.sizes.max_positions
-        going = [seen for seen in observations if not seen.request.finished and seen.first < last]
-        if not going:
-            return
-        stops = [seen.first + len(seen.features) for seen in going]
-        spans = list(zip(going, stops, strict=True))
-        slots = [slot for seen, stop in spans for slot in seen.table.slots[seen.first : stop]]
-        positions = [position for seen, stop in spans for position in range(seen.first, stop)]
-        self.store(torch.cat([seen.features for seen in going]), positions, slots)
-        self.filled.update((seen.request.id, stop) for seen, stop in spans)
+        for seen in observations:
+            if not seen.request.finished and seen.first < last:
+                self.features.store(seen)
 
     def store(self, features: Tensor, positions: list[int], slots: list[int]) -> None:
         """Context keys and values of features [rows, layers x width], into the slots of their positions."""
@@ -130,6 +142,7 @@ class DFlashDrafter:
 
     def close(self, request: Request) -> None:
         self.filled.pop(request.id, None)
+        self.features.close(request)
 
 
 def dflash_drafter(name: str, head: DFlashHead, pool: SlotPool, dtype: torch.dtype) -> DFlashDrafter:

@@ -29,6 +29,8 @@ class DrafterNeeds:
         successors: How many of the target's likeliest next tokens it wants to be told after every row of a step.
         instant: Whether a draft costs next to nothing beside a forward of the target, so that a policy may ask for one
             before it decides.
+        stepwise: Whether each further token of a draft costs another call of its network, so that length is a choice.
+        deepest: Longest draft it can make, where it has such a limit.
     """
 
     samples: bool = False
@@ -37,6 +39,8 @@ class DrafterNeeds:
     fixed_trees: bool = False
     successors: int = 0
     instant: bool = False
+    stepwise: bool = False
+    deepest: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,8 +76,7 @@ class Observation:
             beside others also sees theirs.
         verdict: The accepted path and the target's own token; none for a chunk of the prompt that is not its last.
         committed: Tokens written in this step; fewer than the verdict holds where a stop condition cut it.
-        features: The hidden states the drafter needs of the rows kept, side by side, [rows, features x hidden]; none
-            where it needs none.
+        features: The hidden states the drafter needs of the rows kept, [rows, hidden] each, in the order of its needs.
         successors: The target's likeliest next tokens after the root and after each node of the tree, likeliest first,
             [N + 1, needs.successors], by its raw logits; none where it wants none or for a chunk of the prompt.
     """
@@ -84,7 +87,7 @@ class Observation:
     tree: DraftTree
     verdict: Verdict | None
     committed: list[int]
-    features: Tensor | None = None
+    features: tuple[Tensor, ...] = ()
     successors: list[list[int]] | None = None
 
     @property
@@ -133,6 +136,13 @@ BUILT_IN = {  # where each registers itself
     "mtp": "mtp",
     "medusa": "medusa",
     "dflash": "dflash",
+    "cascade": "cascade",
+    "merged": "merged",
+    "grammar": "grammar",
+    "self_speculation": "self_speculation",
+    "lookahead": "lookahead",
+    "recycling": "recycling",
+    "prediction": "prediction",
 }
 
 

@@ -72,17 +72,15 @@ class FeatureDrafter:
     Attributes:
         head: The network.
         layers: Its keys and values in the target's pool, under the target's own slots.
-        features: Fused features of committed positions, likewise.
+        features: The target's features of positions it has not run.
         scale: Factor of its attention scores.
         filled: Positions of each request whose pair the head has run.
     """
 
-    def __init__(
-        self, name: str, head: FeatureHead, pool: SlotPool, *, layers: LayerGroup, features: FeatureStore, scale: float
-    ):
+    def __init__(self, name: str, head: FeatureHead, pool: SlotPool, *, layers: LayerGroup, scale: float):
         self.name, self.head, self.pool = name, head, pool
-        self.layers, self.features, self.scale = layers, features, scale
-        self.needs = DrafterNeeds(samples=True, features=head.feature_layers, fixed_trees=True)
+        self.layers, self.scale, self.features = layers, scale, FeatureStore()
+        self.needs = DrafterNeeds(samples=True, features=head.feature_layers, fixed_trees=True, stepwise=True)
         self.target_ids = head.target_ids
         self.filled: dict[int, int] = {}
 
@@ -95,18 +93,19 @@ class FeatureDrafter:
 
     def trees(self, tasks: list[DraftTask]) -> list[DraftTree]:
         self.catch_up(tasks)
-        drafts = [self.begin(task) for task in tasks]
-        self.run(drafts, [self.pending(draft.tree.task, last=True) for draft in drafts])
+        rows = self.fused([self.pending(task, last=True) for task in tasks])
+        drafts = [self.begin(task, hidden[-1]) for task, (_, hidden) in zip(tasks, rows, strict=True)]
+        self.run(drafts, rows)
         for draft in drafts:
             self.filled[draft.tree.task.request.id] = draft.tree.stored
         while going := [draft for draft in drafts if draft.tree.frontier]:
             self.run(going, [(draft.tree.rows(), draft.hidden()) for draft in going])
         return [draft.tree.finished() for draft in drafts]
 
-    def begin(self, task: DraftTask) -> FeatureDraft:
-        stored = len(task.request.tokens) - 1
-        tree = growing_tree(task, self.pool, self.name, stored)
-        return FeatureDraft(tree, inputs={ROOT: self.features.read(task.table.slots[stored - 1 : stored])[0]})
+    def begin(self, task: DraftTask, last: Tensor) -> FeatureDraft:
+        """A draft with nothing in it yet; `last` [hidden] is what the target said of the position before the root."""
+        tree = growing_tree(task, self.pool, self.name, len(task.request.tokens) - 1)
+        return FeatureDraft(tree, inputs={ROOT: last})
 
     def run(self, drafts: list[FeatureDraft], rows: list[tuple[Rows, Tensor]]) -> None:
         """One forward of the head; every draft grows by the rows at its end that are open."""
@@ -127,7 +126,7 @@ class FeatureDrafter:
     def catch_up(self, tasks: list[DraftTask]) -> None:
         """Run the head through pairs it has not seen, all but the last stretch of each request."""
         while behind := [task for task in tasks if self.missing(task.request) > CATCH_UP_ROWS]:
-            self.forward([self.pending(task, last=False) for task in behind])
+            self.forward(self.fused([self.pending(task, last=False) for task in behind]))
             for task in behind:
                 self.filled[task.request.id] = self.filled.get(task.request.id, 0) + CATCH_UP_ROWS
 
@@ -135,7 +134,7 @@ class FeatureDrafter:
         return len(request.tokens) - 1 - self.filled.get(request.id, 0)
 
     def pending(self, task: DraftTask, *, last: bool) -> tuple[Rows, Tensor]:
-        """Rows of committed pairs not yet run, and their features: position i pairs F_i with token i + 1."""
+        """Rows of committed pairs not yet run, and the target's features: position i pairs F_i with token i + 1."""
         start, tokens, slots = self.filled.get(task.request.id, 0), task.request.tokens, task.table.slots
         stop = len(tokens) - 1 if last else start + CATCH_UP_ROWS
         rows = Rows(
@@ -147,16 +146,19 @@ class FeatureDrafter:
             context_slots=compact(slots[:start], self.pool.device) if start else slice(0, 0),
             logits=int(last),
         )
-        return rows, self.features.read(slots[start:stop])
+        return rows, self.features.take(task.request, stop - start)
 
-    @torch.inference_mode()
+    def fused(self, rows: list[tuple[Rows, Tensor]]) -> list[tuple[Rows, Tensor]]:
+        """Rows with their features as the head takes them, [rows, hidden] each."""
+        hidden = self.head.fuse(torch.cat([features for _, features in rows]))
+        parts = hidden.split([len(features) for _, features in rows])
+        return [(request, own) for (request, _), own in zip(rows, parts, strict=True)]
+
     def observe(self, observations: list[Observation]) -> None:
         """Keep the features of the rows each request has kept."""
-        going = [seen for seen in observations if not seen.request.finished]
-        if going:
-            fused = self.head.fuse(torch.cat([seen.features for seen in going]))
-            for seen, own in zip(going, fused.split([len(seen.features) for seen in going]), strict=True):
-                self.features.store(seen, own)
+        for seen in observations:
+            if not seen.request.finished:
+                self.features.store(seen)
 
     def close(self, request: Request) -> None:
         self.filled.pop(request.id, None)
@@ -176,14 +178,8 @@ def feature_drafter(
     *,
     shapes: dict[int, LayerShape],
 ) -> FeatureDrafter:
-    """A drafter over `head`, with storage for layers of `shapes` and for its features in the target's pool."""
-    pool, dtype = target.pool, target.model.dtype
+    """A drafter over `head`, with storage for layers of `shapes` in the target's pool."""
+    pool = target.pool
     owner = f"{config.method} {config.model or ''} {len(pool.groups)}"  # engines may share a target
-    return FeatureDrafter(
-        config.method,
-        head,
-        pool,
-        layers=pool.add_layers(f"{owner} layers", shapes, dtype),
-        features=FeatureStore(pool, f"{owner} features", hidden_size=sizes.hidden_size, dtype=dtype),
-        scale=sizes.head_dim**-0.5,
-    )
+    layers = pool.add_layers(owner, shapes, target.model.dtype)
+    return FeatureDrafter(config.method, head, pool, layers=layers, scale=sizes.head_dim**-0.5)

@@ -6,7 +6,7 @@ sampled drafts has a shape fixed beforehand: dropping a node for what was drawn 
 """
 
 from dataclasses import dataclass, field
-from math import inf
+from math import exp, inf
 
 from torch import Tensor
 from torch.nn.functional import pad
@@ -20,10 +20,19 @@ from foredraft.model.slot_pool import SlotPool
 
 @dataclass(slots=True)
 class Candidate:
-    """One drafted node: its token, parent, cumulative log-probability, depth, and slot once it is expanded."""
+    """One drafted node.
+
+    Attributes:
+        token, parent: As in `DraftTree`.
+        gain: Log-chance that it is accepted once its parent is; for a drawn token minus the number of draws before it.
+        score: Sum of the gains of its path.
+        depth: 1 for a child of the root.
+        slot: Its cache slot once it is expanded.
+    """
 
     token: int
     parent: int
+    gain: float
     score: float
     depth: int
     slot: int | None = None
@@ -122,7 +131,8 @@ class GrowingTree:
         values, laws = self.choice.order(scores, depths, [parent + 1 for parent in parents])
         self.laws.update(zip(parents, laws, strict=True))
         best = values.topk(min(self.width, values.shape[-1]), dim=-1)
-        gains = best.values if self.chain else best.values - values.logsumexp(-1, keepdim=True)
+        # The target's noise counts as part of the logits; `Marginals.gains` gives the reason.
+        gains = best.values if self.sampled else values.log_softmax(-1).gather(-1, best.indices)
         fresh = []
         for parent, tokens, row in zip(parents, best.indices.tolist(), gains.tolist(), strict=True):
             fresh += self.hang(parent, tokens, row)
@@ -136,7 +146,7 @@ class GrowingTree:
             if gain > -inf:  # neither forbidden nor NaN, as all are where everything is forbidden
                 # What was drawn must not decide which nodes stay, so samples are worth the order of their draws.
                 worth = gain if self.laws[parent] is None else -float(rank)
-                self.nodes.append(Candidate(token, parent, base + worth, self.depth(parent) + 1))
+                self.nodes.append(Candidate(token, parent, worth, base + worth, self.depth(parent) + 1))
         if len(self.nodes) == first:
             self.laws[parent] = None
         return list(range(first, len(self.nodes)))
@@ -184,6 +194,7 @@ class GrowingTree:
             laws=[self.laws.get(node) for node in (ROOT, *chosen)] if self.sampled else None,
             replacement=not self.sampled,
             slots=self.slots_of(chosen),
+            chances=None if self.sampled else [exp(self.nodes[node].gain) for node in chosen],
         )
 
     def kept(self) -> list[int]:

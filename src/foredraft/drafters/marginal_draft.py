@@ -6,7 +6,7 @@ sampled draft all the same, being fixed before its token is drawn.
 
 from dataclasses import dataclass
 from functools import cached_property
-from math import inf
+from math import exp, inf
 
 import torch
 from torch import Tensor
@@ -76,12 +76,14 @@ class Marginals:
 
     @cached_property
     def best(self) -> tuple[Tensor, Tensor]:
-        """Values and tokens of the best guesses of each depth, [D, width] each, falling."""
+        """Log-chances and tokens of the best guesses of each depth, [D, width] each, falling."""
         _, values = self.ordered
-        best, guesses = values.topk(min(self.width, values.shape[-1]))
+        guesses = values.topk(min(self.width, values.shape[-1])).indices
+        gains = values.float().log_softmax(-1).gather(-1, guesses)
         narrow = self.task.sampler.plain_greedy and self.target_ids is not None
-        return best, self.target_ids[guesses] if narrow else guesses
+        return gains, self.target_ids[guesses] if narrow else guesses
 
+    @cached_property
     def gains(self) -> list[list[float]]:
         """Log-chance of the best guesses of each depth to be the token that comes, [D][width], falling.
 
@@ -92,8 +94,7 @@ class Marginals:
         """
         if self.sampled:
             return self.logits.float().log_softmax(-1).topk(min(self.width, self.logits.shape[-1])).values.tolist()
-        _, values = self.ordered
-        return (self.best[0].float() - values.float().logsumexp(-1, keepdim=True)).tolist()
+        return self.best[0].tolist()
 
     def filled(self, shape: StaticTree) -> DraftTree:
         """`shape` with tokens, by rank or drawn."""
@@ -101,15 +102,15 @@ class Marginals:
 
     def ranked(self, shape: StaticTree) -> DraftTree:
         """Each node takes the guess of its rank; where that is forbidden or none, what hangs below goes with it."""
-        values, guesses = self.best
-        possible, tokens = (values > -inf).tolist(), guesses.tolist()
-        tree, place = DraftTree(), {ROOT: ROOT}
+        gains, tokens = self.gains, self.best[1].tolist()
+        tree, place = DraftTree(chances=[]), {ROOT: ROOT}
         deepest = self.sure_depth() if shape.width == 1 else len(tokens)
         for node, (parent, rank) in enumerate(zip(shape.parents, shape.ranks, strict=True)):
             row = shape.depths[node] - 1
-            exists = row < deepest and rank < len(tokens[row]) and possible[row][rank]
+            exists = row < deepest and rank < len(tokens[row]) and gains[row][rank] > -inf
             if parent in place and exists:
                 place[node] = tree.add(tokens[row][rank], place[parent], self.drafter)
+                tree.chances.append(exp(gains[row][rank]))
         return tree
 
     def sure_depth(self) -> int:

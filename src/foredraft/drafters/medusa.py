@@ -38,7 +38,9 @@ class MedusaDrafter:
 
     def __init__(self, heads: MedusaHeads):
         self.heads = heads
-        self.needs = DrafterNeeds(samples=True, features=heads.feature_layers, fixed_trees=True)
+        self.needs = DrafterNeeds(
+            samples=True, features=heads.feature_layers, fixed_trees=True, deepest=heads.config.heads
+        )
         self.last: dict[int, tuple[int, Tensor]] = {}
         self.shapes: dict[tuple, StaticTree] = {}
 
@@ -87,7 +89,8 @@ class MedusaDrafter:
         for seen in observations:
             if not seen.request.finished:
                 # A copy: a row that is a view would keep a whole chunk's features alive.
-                self.last[seen.request.id] = (seen.first + len(seen.features) - 1, seen.features[-1].clone())
+                [hidden] = seen.features
+                self.last[seen.request.id] = (seen.first + len(hidden) - 1, hidden[-1].clone())
 
     def close(self, request: Request) -> None:
         self.last.pop(request.id, None)

@@ -23,7 +23,7 @@ class SuffixDrafter:
     """
 
     name = "suffix"
-    needs = DrafterNeeds()
+    needs = DrafterNeeds(instant=True)
 
     def __init__(self, *, depth: int, max_cached: int) -> None:
         self.max_cached = max_cached
@@ -42,7 +42,12 @@ class SuffixDrafter:
         own = best_guess(text.tree, context, limits)
         past = best_guess(self.past, context, limits, to_beat=own.score)
         best = past if past.tokens else own
-        return DraftTree(tokens=best.tokens, parents=best.parents, drafters=[self.name] * len(best.tokens))
+        return DraftTree(
+            tokens=best.tokens,
+            parents=best.parents,
+            drafters=[self.name] * len(best.tokens),
+            chances=best.chances,
+        )
 
     def text_for(self, task: DraftTask) -> "LiveText":
         """The request's own tree, brought up to its last token."""

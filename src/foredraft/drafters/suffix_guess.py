@@ -34,20 +34,22 @@ class Guess:
     """A draft tree in the making.
 
     Attributes:
-        tokens, parents: As in `DraftTree`.
+        tokens, parents, chances: As in `DraftTree`.
         score: Expected number of accepted tokens: the sum of the tokens' probabilities.
         truncated: Whether a path ends where the suffix tree does.
     """
 
     tokens: list[int] = field(default_factory=list)
     parents: list[int] = field(default_factory=list)
+    chances: list[float] = field(default_factory=list)
     score: float = 0.0
     truncated: bool = False
 
-    def add(self, token: int, parent: int, prob: float) -> int:
-        """Hang a token below node `parent`; returns the new node."""
+    def add(self, token: int, parent: int, share: float, prob: float) -> int:
+        """Hang a token below node `parent`, where `share` of the occurrences go on with it; returns the new node."""
         self.tokens.append(token)
         self.parents.append(parent)
+        self.chances.append(share)
         self.score += prob
         return len(self.tokens) - 1
 
@@ -75,10 +77,11 @@ def chain_from(tree: SuffixTree, place: Place, matched: int, nodes: int, limits:
     guess, prob = Guess(), 1.0
     for depth in range(matched, min(tree.depth, matched + min(nodes, limits.depth))):
         token, child = tree.follower(place, depth)
-        prob *= size(child) / size(place)
+        share = size(child) / size(place)
+        prob *= share
         if token is None or prob < limits.min_prob:
             break
-        guess.add(token, len(guess.tokens) - 1, prob)
+        guess.add(token, len(guess.tokens) - 1, share, prob)
         guess.truncated = depth + 1 == tree.depth
         place = child
     return guess
@@ -91,13 +94,13 @@ def tree_from(tree: SuffixTree, place: Place, matched: int, nodes: int, limits: 
     while len(guess.tokens) < nodes:
         if depth < min(tree.depth, matched + limits.depth):
             for rank, (token, child) in enumerate(tree.followers(place, depth, limits.width)):
-                chance = prob * (size(child) / size(place))
-                if chance >= limits.min_prob:
-                    heappush(frontier, (-chance, node, rank, token, child, depth + 1))
+                share = size(child) / size(place)
+                if prob * share >= limits.min_prob:
+                    heappush(frontier, (-prob * share, node, rank, share, token, child, depth + 1))
         if not frontier:
             break
-        cost, parent, _, token, place, depth = heappop(frontier)
+        cost, parent, _, share, token, place, depth = heappop(frontier)
         prob = -cost
-        node = guess.add(token, parent, prob)
+        node = guess.add(token, parent, share, prob)
         guess.truncated |= depth == tree.depth
     return guess

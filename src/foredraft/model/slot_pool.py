@@ -5,6 +5,7 @@ them as a view; a path that would break the run is moved onto it instead, one in
 costs less than gathering keys and values in every layer of every later step.
 """
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -30,14 +31,24 @@ class LayerShape:
 
 
 class LayerGroup:
-    """Keys and values of one model's layers, [slots, heads, size] each; all groups of a pool share slot numbers."""
+    """Keys and values of one model's layers; all groups of a pool share slot numbers.
+
+    All that has one shape, keys and values of any layer, lies in one tensor, so that moving rows takes few operations
+    however many layers there are.
+
+    Attributes:
+        shapes, device: What each layer stores for a token, and where.
+        stacks: The storage, one tensor [parts, slots, heads, size] for each shape.
+        keys, values: Each layer's part of it, contiguous [slots, heads, size].
+    """
 
     def __init__(self, shapes: dict[int, LayerShape], slots: int, dtype: torch.dtype, device: torch.device):
-        self.shapes = shapes
-        self.keys = {i: torch.zeros(slots, s.heads, s.key_size, dtype=dtype, device=device) for i, s in shapes.items()}
-        self.values = {
-            i: torch.zeros(slots, s.heads, s.value_size, dtype=dtype, device=device) for i, s in shapes.items()
-        }
+        self.shapes, self.device = shapes, device
+        parts = Counter(part for s in shapes.values() for part in ((s.heads, s.key_size), (s.heads, s.value_size)))
+        self.stacks = [torch.zeros(count, slots, *part, dtype=dtype, device=device) for part, count in parts.items()]
+        views = {part: [stack[i] for i in range(len(stack))] for part, stack in zip(parts, self.stacks, strict=True)}
+        self.keys = {i: views[s.heads, s.key_size].pop() for i, s in shapes.items()}
+        self.values = {i: views[s.heads, s.value_size].pop() for i, s in shapes.items()}
 
     def write(self, layer: int, slots: Slots, key: Tensor, value: Tensor) -> None:
         """Store `key` and `value`, [heads, T, size], in `slots`."""
@@ -53,11 +64,9 @@ class LayerGroup:
 
     def move(self, source: list[int], target: list[int]) -> None:
         """Copy the rows of slots `source` to slots `target`; the two may overlap."""
-        device = next(iter(self.keys.values())).device
-        source, target = torch.tensor(source, device=device), torch.tensor(target, device=device)
-        for store in (self.keys, self.values):
-            for rows in store.values():
-                rows.index_copy_(0, target, rows.index_select(0, source))
+        rows, places = torch.tensor(source, device=self.device), compact(target, self.device)
+        for stack in self.stacks:
+            stack[:, places] = stack.index_select(1, rows)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -159,8 +168,9 @@ class SlotPool:
         onto = list(range(first, first + len(kept)))
         if not set(onto) <= set(table.tail):
             return kept
+        stay = next(i for i, (slot, place) in enumerate(zip(kept, onto, strict=True)) if slot != place)
         for group in self.groups.values():
-            group.move(kept, onto)
+            group.move(kept[stay:], onto[stay:])
         return onto
 
     def release(self, slots: list[int]) -> None:
