@@ -18,6 +18,7 @@ from foredraft.model.attention import Attending, attend_packed
 from foredraft.model.capture import States
 from foredraft.model.fast_norm import FastRMSNorm
 from foredraft.model.features import FINAL_NORM
+from foredraft.model.layer_skips import NOTHING_SKIPPED, LayerSkips
 from foredraft.model.packed_weights import FusedFollower, FusedLead, PackedLinear
 from foredraft.model.slot_pool import LayerGroup
 
@@ -45,10 +46,12 @@ class DecoderLayer:
     heads: int
     kv_heads: int
 
-    def forward(self, hidden: Tensor, rotation: tuple[Tensor, Tensor], plan: StepPlan, layers: LayerGroup) -> Tensor:
+    def attended(self, hidden: Tensor, rotation: tuple[Tensor, Tensor], plan: StepPlan, layers: LayerGroup) -> Tensor:
         query, key, value = self.project(self.attention_norm.forward(hidden), rotation)
         mixed = attend_packed(query, key, value, self.attending, plan, layers)
-        hidden = hidden + self.output.forward(mixed.reshape(hidden.shape[0], -1))
+        return hidden + self.output.forward(mixed.reshape(hidden.shape[0], -1))
+
+    def transformed(self, hidden: Tensor) -> Tensor:
         both = self.gate_and_up.forward(self.mlp_norm.forward(hidden))
         gate, up = both.chunk(2, dim=-1)
         return hidden + self.down.forward(self.activation.forward(gate) * up)
@@ -82,15 +85,23 @@ class Decoder:
         self.norm, self.head = module.model.norm, module.lm_head
         self.layers = layers
 
-    def __call__(self, plan: StepPlan, layers: LayerGroup, features: Sequence[int] = ()) -> tuple[Tensor, States]:
-        """Logits of the plan's wanted rows, [R, V], and the hidden states `features` of all rows, [T, hidden] each."""
+    def __call__(
+        self, plan: StepPlan, layers: LayerGroup, features: Sequence[int] = (), skips: LayerSkips = NOTHING_SKIPPED
+    ) -> tuple[Tensor, States]:
+        """Logits of the plan's wanted rows, [R, V], and the hidden states `features` of all rows, [T, hidden] each.
+
+        The sublayers `skips` are left out: nothing of them is computed or stored.
+        """
         hidden = self.embedding(plan.tokens)  # [1, T, hidden]
         rotation = self.rotation(hidden, plan.positions)
         hidden, states = hidden[0], {}
         for boundary, layer in enumerate(self.layers):
             if boundary in features:
                 states[boundary] = hidden
-            hidden = layer.forward(hidden, rotation, plan, layers)
+            if boundary not in skips.attention:
+                hidden = layer.attended(hidden, rotation, plan, layers)
+            if boundary not in skips.mlp:
+                hidden = layer.transformed(hidden)
         if len(self.layers) in features:
             states[len(self.layers)] = hidden
         return self.finish(hidden, plan.logit_rows, states, FINAL_NORM in features), states

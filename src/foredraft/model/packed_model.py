@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Sequence
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,7 @@ from foredraft.model.capability import Capability
 from foredraft.model.capture import States, capturing
 from foredraft.model.decoder import Decoder, decoder_of
 from foredraft.model.devices import Device
+from foredraft.model.layer_skips import LayerSkips, SkippableLayers
 from foredraft.model.loading import Checkpoint, first_line, load_module
 from foredraft.model.slot_pool import LayerGroup, LayerShape, SlotPool
 from foredraft.model.trial import (
@@ -69,6 +71,29 @@ class PackedModel:
     def forward_with_features(self, plan: StepPlan, features: Sequence[int]) -> tuple[Tensor, States]:
         """As `forward`, and the hidden states of all rows at the boundaries `features`, [T, hidden] each."""
         return self.run_with(plan, self.layers, features)
+
+    @torch.inference_mode()
+    def forward_skipping(self, plan: StepPlan, skips: LayerSkips) -> Tensor:
+        """As `forward` without the sublayers `skips`; keys and values are stored where an attention runs.
+
+        Raises `ModelError` where the module's sublayers cannot be found.
+        """
+        if self.decoder is not None:
+            return self.decoder(plan, self.layers, skips=skips)[0]
+        with self.skippable.left_out(skips):
+            return self.run_module(plan, self.layers, ())[0]
+
+    @cached_property
+    def skippable(self) -> SkippableLayers:
+        """The module's layers, to leave parts of them out. Raises `ModelError` where they cannot be found."""
+        return SkippableLayers(self.module, self.probe_module)
+
+    @torch.inference_mode()
+    def probe_module(self) -> None:
+        """Run the module itself on a few tokens, storing nothing."""
+        stored_shapes(
+            lambda plan, layers: self.run_module(plan, layers, ())[0], self.capability.vocabulary_rows, self.device
+        )
 
     def run(self, plan: StepPlan, layers) -> Tensor:
         return self.run_with(plan, layers, ())[0]
