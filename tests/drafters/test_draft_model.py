@@ -5,6 +5,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from foredraft import Engine, SamplingParams, SpeculationConfig
+from foredraft.core.speculation_config import OFF
 from foredraft.core.vocabulary import Vocabulary
 from foredraft.drafters.draft_model import DraftModelDrafter
 from foredraft.model.attention import NAME
@@ -72,7 +73,7 @@ class CheckedDrafter(DraftModelDrafter):
 
 def run(seed: int, config: SpeculationConfig, sampling: SamplingParams, **options):
     target = model_target()
-    engine = Engine(target, max_batch=4)
+    engine = Engine(target, max_batch=4, speculation=OFF)
     engine.drafters[config.drafter_key] = drafter = CheckedDrafter(target.pool, seed, **options)
     outputs = engine.generate(PROMPTS, sampling, config)
     target.pool.check_integrity([])
@@ -94,7 +95,7 @@ def test_drafts_are_the_draft_models_own(name, draft_seed):
     """A drafter equal to the target is accepted whole, which leaves its last token out of its cache each time."""
     config = SpeculationConfig(method="draft_model", **CONFIGS[name])
     sampling = SamplingParams(max_new_tokens=40)
-    plain = Engine(model_target()).generate(PROMPTS, sampling)
+    plain = Engine(model_target(), speculation=OFF).generate(PROMPTS, sampling)
     outputs, drafter = run(draft_seed, config, sampling)
     assert [o.token_ids for o in outputs] == [o.token_ids for o in plain]
     assert drafter.checked >= 60 and not drafter.filled and not drafter.ran
@@ -113,13 +114,15 @@ def test_coupled_drafts_guess_the_token_that_will_be_drawn():
     sampling = SamplingParams(max_new_tokens=40, temperature=1.0, seed=4)
     config = SpeculationConfig(method="draft_model")
     target = model_target()
-    engine = Engine(target)
+    engine = Engine(target, speculation=OFF)
     model = packed(0, 32)
     model.attach(target.pool, "draft")
     engine.drafters[config.drafter_key] = DraftModelDrafter(model, target.pool, context_length=256)
     outputs = engine.generate(PROMPTS, sampling, config)
     assert all(o.statistics.acceptance_rate == 1 for o in outputs)
-    assert [o.token_ids for o in outputs] == [o.token_ids for o in Engine(model_target()).generate(PROMPTS, sampling)]
+    assert [o.token_ids for o in outputs] == [
+        o.token_ids for o in Engine(model_target(), speculation=OFF).generate(PROMPTS, sampling)
+    ]
 
 
 def test_nothing_is_drafted_past_the_draft_models_context():

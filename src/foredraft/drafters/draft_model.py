@@ -5,33 +5,23 @@ acceptance keeps or frees serves both. A token the draft model has not run throu
 was accepted whole, is caught up at the next draft.
 """
 
-from typing import Protocol
-
 from torch import Tensor
 
 from foredraft.core.draft_tree import DraftTree
-from foredraft.core.errors import require
+from foredraft.core.errors import VocabularyError, require
 from foredraft.core.plan_builder import Rows, build_plan, compact
 from foredraft.core.request import Request
 from foredraft.core.speculation_config import SpeculationConfig
-from foredraft.core.step_plan import StepPlan
+from foredraft.drafters.draft_cache import CATCH_UP_ROWS, Forward
 from foredraft.drafters.draft_choice import choices_for
-from foredraft.drafters.drafter import DrafterNeeds, DraftTask, Observation, register
+from foredraft.drafters.drafter import Drafter, DrafterNeeds, DraftTask, Observation, register
+from foredraft.drafters.foreign_draft_models import make_foreign_draft_model
 from foredraft.drafters.growing_tree import GrowingTree
-from foredraft.drafters.vocabulary_check import require_same_vocabulary
+from foredraft.drafters.vocabulary_check import same_vocabulary
 from foredraft.model.loading import find_checkpoint, load_tokenizer
 from foredraft.model.packed_model import load_packed_model
 from foredraft.model.slot_pool import SlotPool
 from foredraft.model.target import ModelTarget
-
-CATCH_UP_ROWS = 512
-
-
-class Forward(Protocol):
-    """What drafting needs of a draft model."""
-
-    def forward(self, plan: StepPlan) -> Tensor:
-        """Logits of the plan's wanted rows, [R, V]."""
 
 
 class DraftModelDrafter:
@@ -41,11 +31,12 @@ class DraftModelDrafter:
         model: The draft model, its layers attached to `pool`.
         context_length: Positions it was made for; it drafts nothing past them.
         filled: Positions of each request whose keys and values the draft model has stored.
-        ran: Nodes of each request's last draft that the draft model ran through.
+        ran: Slots of the nodes of each request's last draft that the draft model ran through; they tell nodes apart,
+            even in a draft that was cut.
     """
 
     name = "draft_model"
-    needs = DrafterNeeds(samples=True)
+    needs = DrafterNeeds(samples=True, stepwise=True)
 
     def __init__(self, model: Forward, pool: SlotPool, *, context_length: int):
         self.model, self.pool, self.context_length = model, pool, context_length
@@ -71,8 +62,8 @@ class DraftModelDrafter:
         while going := [draft for draft in drafts if draft.frontier]:
             self.grow(going, self.forward([draft.rows() for draft in going]))
         trees = [draft.finished() for draft in drafts]
-        for draft in drafts:
-            self.ran[draft.task.request.id] = draft.ran
+        for draft, tree in zip(drafts, trees, strict=True):
+            self.ran[draft.task.request.id] = {tree.slots[node] for node in draft.ran}
         return trees
 
     @staticmethod
@@ -112,8 +103,9 @@ class DraftModelDrafter:
         """Count the accepted nodes the draft model ran through: their keys and values stay valid."""
         for seen in observations:
             ran = self.ran.pop(seen.request.id, set())
+            slots = seen.tree.slots or []
             for node in seen.path:
-                if node not in ran:
+                if node >= len(slots) or slots[node] not in ran:
                     break
                 self.filled[seen.request.id] += 1
 
@@ -123,14 +115,22 @@ class DraftModelDrafter:
 
 
 @register("draft_model")
-def make_draft_model(config: SpeculationConfig, target: ModelTarget) -> DraftModelDrafter:
-    """Load `config.model` beside `target`. Raises `ConfigError`, `ModelError` or `VocabularyError`."""
+def make_draft_model(config: SpeculationConfig, target: ModelTarget) -> Drafter:
+    """Load `config.model` beside `target`, to draft as `config.vocabulary_matching` says.
+
+    Raises `ConfigError`, `ModelError` or `VocabularyError`.
+    """
     require(
         config.model is not None, "method draft_model needs a draft model: give its folder, hub id or embedded name"
     )
     require(isinstance(target, ModelTarget), f"{target.name} is no loaded model; draft_model cannot draft for it")
+    missing = f"{target.name} came without a tokenizer; the tokens of {config.model!r} cannot be compared with its own"
+    require(target.tokenizer is not None, missing, VocabularyError)
     checkpoint = find_checkpoint(config.model)
-    require_same_vocabulary(target.tokenizer, load_tokenizer(checkpoint), drafter=config.model)
+    tokenizer = load_tokenizer(checkpoint)
+    matching = config.vocabulary_matching
+    if matching != "auto" or not same_vocabulary(target.tokenizer, tokenizer):
+        return make_foreign_draft_model(checkpoint, tokenizer, target, by_tokens=matching == "tokens")
     model = load_packed_model(checkpoint, target.model.dtype, target.place)
     model.attach(target.pool, f"draft_model {config.model} {len(target.pool.groups)}")  # engines may share a target
     return DraftModelDrafter(model, target.pool, context_length=checkpoint.capability.context_length)

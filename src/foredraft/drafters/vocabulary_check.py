@@ -13,14 +13,19 @@ class Tokenizer(Protocol):
         """Every token's id, added tokens included."""
 
 
+def same_vocabulary(first: Tokenizer, second: Tokenizer) -> bool:
+    """Whether both tokenizers give every token the same id."""
+    return first.get_vocab() == second.get_vocab()
+
+
 def require_same_vocabulary(target_tokenizer: Tokenizer, drafter_tokenizer: Tokenizer, *, drafter: str) -> None:
     """Raise `VocabularyError` unless both tokenizers give every token the same id.
 
     Padded rows of either model's logits do not count. The message names both sizes and the lowest id that differs.
     """
-    target, drafting = target_tokenizer.get_vocab(), drafter_tokenizer.get_vocab()
-    if target == drafting:
+    if same_vocabulary(target_tokenizer, drafter_tokenizer):
         return
+    target, drafting = target_tokenizer.get_vocab(), drafter_tokenizer.get_vocab()
     token_id = min(token_id for _, token_id in target.items() ^ drafting.items())
     raise VocabularyError(
         f"drafter {drafter!r} has {len(drafting)} tokens and the target {len(target)}; token {token_id} is "
