@@ -5,6 +5,8 @@ from math import isfinite
 
 from foredraft.core.errors import require
 
+GUIDED = ("guided_json", "guided_regex", "guided_grammar")
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SamplingParams:
@@ -25,6 +27,10 @@ class SamplingParams:
         logit_bias: Added to the logits of the given token ids.
         bad_words: Strings that must not be written.
         allowed_token_ids: When given, only these may be written.
+        guided_json: A JSON schema as text, which the output will fulfil, or object for any JSON object. White space
+            between its parts is free unless the schema says "x-guidance": {"whitespace_flexible": false}.
+        guided_regex: A regular expression in Rust's syntax, which the whole output will match.
+        guided_grammar: A grammar in llguidance's form of Lark, which the output will follow.
         max_new_tokens: Most tokens to write.
         min_new_tokens: Tokens to write before any stop token or stop string counts.
         stop: Strings that end the text; they are cut from it.
@@ -46,6 +52,9 @@ class SamplingParams:
     logit_bias: dict[int, float] = field(default_factory=dict)
     bad_words: tuple[str, ...] = ()
     allowed_token_ids: tuple[int, ...] | None = None
+    guided_json: str | None = None
+    guided_regex: str | None = None
+    guided_grammar: str | None = None
     max_new_tokens: int = 256
     min_new_tokens: int = 0
     stop: tuple[str, ...] = ()
@@ -76,11 +85,20 @@ class SamplingParams:
         )
         require(all(self.stop), "stop holds an empty string; leave it out")
         require(all(self.bad_words), "bad_words holds an empty string; leave it out")
+        given = {key: getattr(self, key) for key in GUIDED if getattr(self, key) is not None}
+        for key, text in given.items():
+            require(isinstance(text, str) and text != "", f"{key} is {text!r}; it must be a string, not an empty one")
+        require(len(given) < 2, f"{' and '.join(given)} are given; an output follows one of them, leave out the others")
         if self.seed is not None:
             whole("seed", self.seed, 0, 2**63 - 1)
         whole("n", self.n, 1, 1024)
         if self.logprobs is not None:
             whole("logprobs", self.logprobs, 0, 100)
+
+    @property
+    def guided(self) -> tuple[str, str] | None:
+        """The guided parameter that is given and its value; none where the output is free."""
+        return next(((key, getattr(self, key)) for key in GUIDED if getattr(self, key) is not None), None)
 
 
 def within(name: str, value: float, low: float, high: float) -> None:

@@ -9,6 +9,7 @@ from foredraft.core.errors import require
 from foredraft.core.sampling_params import SamplingParams
 from foredraft.core.vocabulary import Vocabulary
 from foredraft.sampling.bans import MinNewTokens, SequenceBan, TokenBan, mask_of
+from foredraft.sampling.grammar_state import GrammarBan, GrammarState
 from foredraft.sampling.penalties import LogitBias, OutputPenalty, RepetitionPenalty
 from foredraft.sampling.processor import Processor
 from foredraft.sampling.stopping import ending_tokens
@@ -16,12 +17,17 @@ from foredraft.sampling.truncation import MinP, Temperature, TopK, TopP, Typical
 
 
 def make_processors(
-    params: SamplingParams, prompt: list[int], vocabulary: Vocabulary, bad_words: list[list[int]]
+    params: SamplingParams,
+    prompt: list[int],
+    vocabulary: Vocabulary,
+    bad_words: list[list[int]],
+    grammar: GrammarState | None = None,
 ) -> list[Processor]:
     """Processors for a request in the order they apply.
 
     Greedy requests get only those that can move the argmax, as in transformers: no temperature and no truncation.
-    Presence and frequency penalties, which transformers lacks, follow its repetition penalty.
+    Presence and frequency penalties, which transformers lacks, follow its repetition penalty. A grammar stands among
+    the bans, before anything is cut off: what is kept is kept of what it allows.
 
     Raises `ConfigError` for a token id outside the vocabulary, or where the bans together could leave no token.
     """
@@ -30,7 +36,8 @@ def make_processors(
     # A bad word that is itself the end of text stays allowed, or no text could end.
     bad_words = [word for word in bad_words if word not in [[token] for token in vocabulary.eos_token_ids]]
     check_something_left(params, vocabulary, bad_words, endings)
-    processors = make_penalties(params, prompt, vocabulary) + make_bans(params, vocabulary, bad_words, endings)
+    bans = make_bans(params, vocabulary, bad_words, endings)
+    processors = make_penalties(params, prompt, vocabulary) + ([GrammarBan(grammar, bans)] if grammar else bans)
     return processors if params.temperature == 0 else processors + make_truncations(params)
 
 

@@ -8,6 +8,7 @@ from torch import Tensor
 from foredraft.core.outcome import TokenLogprobs
 from foredraft.core.sampling_params import SamplingParams
 from foredraft.core.vocabulary import Vocabulary
+from foredraft.sampling.grammar_state import GrammarState
 from foredraft.sampling.noise import gumbel, gumbel_at, uniform
 from foredraft.sampling.processors import make_processors
 from foredraft.sampling.tree_rows import TreeRows
@@ -25,6 +26,7 @@ class RequestSampler:
         prompt: Token ids.
         vocabulary: The target's.
         bad_words: `params.bad_words` as token sequences, from `encode_bad_words`.
+        grammar: What `params.guided` asks for, from `grammar_for`.
 
     Raises `ConfigError` for a token id outside the vocabulary, or where the bans together could leave no token.
 
@@ -40,6 +42,7 @@ class RequestSampler:
         prompt: list[int],
         vocabulary: Vocabulary,
         bad_words: list[list[int]] = (),
+        grammar: GrammarState | None = None,
     ):
         self.params = params
         self.seed = seed
@@ -50,7 +53,8 @@ class RequestSampler:
         self.noise: dict[int, Tensor] = {}  # by absolute position, from the next one on
         # Where most tokens are cut off, noise for them would be most of the work.
         self.truncates = params.top_k > 0 or params.top_p < 1 or params.min_p > 0 or params.typical_p < 1
-        self.processors = make_processors(params, prompt, vocabulary, list(bad_words))
+        self.grammar = grammar
+        self.processors = make_processors(params, prompt, vocabulary, list(bad_words), grammar)
 
     @property
     def plain_greedy(self) -> bool:
@@ -112,6 +116,10 @@ class RequestSampler:
         if self.greedy:
             return torch.zeros_like(scores, dtype=torch.float64).scatter_(-1, scores.argmax(-1, keepdim=True), 1.0)
         return scores.double().softmax(-1)
+
+    def forced(self, limit: int) -> list[int]:
+        """Tokens that the grammar forces next, `limit` at most; none without a grammar."""
+        return self.grammar.forced(limit) if self.grammar else []
 
     def uniform(self, stream: str, index: int) -> float:
         """A coin in [0, 1) for acceptance rules and sampled drafts, new with every committed token."""
