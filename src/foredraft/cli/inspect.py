@@ -1,21 +1,29 @@
 """`foredraft inspect`: what a model is, and what foredraft can do with it."""
 
 import json
+import sys
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from foredraft.cli.cost_report import CostReport, cost_report, drafter_table, forward_table
 from foredraft.cli.flags import flags_of, given
 from foredraft.cli.head_report import HeadReport
 from foredraft.cli.load_options import LoadOptions, loading
 from foredraft.cli.model_report import ModelReport, report_of
-from foredraft.model.target import load_target
+from foredraft.core.errors import ConfigError
+from foredraft.core.speculation_config import AUTO, SpeculationConfig
+from foredraft.engine.engine import Engine
+from foredraft.model.target import ModelTarget, load_target
 
-PlaceFlags = flags_of(LoadOptions, omit=("model", "max_batch"))
+PlaceFlags = flags_of(LoadOptions, omit=("model", "max_batch", "draft_rows"))
+DRAFTER = {"method": "--drafter"}
+MeasuredFlags = flags_of(SpeculationConfig, names=DRAFTER, omit=("model",))
 
 
 def inspect(
@@ -23,22 +31,45 @@ def inspect(
     /,
     *,
     draft_model: str | None = None,
+    costs: Annotated[bool, Parameter(show_default=False)] = False,
     as_json: Annotated[bool, Parameter(name="--json", show_default=False)] = False,
     load: Annotated[PlaceFlags, Parameter(name="*", group="Model")] = PlaceFlags(),  # noqa: B008
+    measured: Annotated[MeasuredFlags, Parameter(name="*", group="Drafts that --costs measures")] = MeasuredFlags(),  # noqa: B008
 ) -> None:
     """Load a model and say what it is, which drafting methods fit it, and what it costs to run.
 
     Args:
         model: A folder, a hub id or an embedded name.
         draft_model: Try this model or head as its drafter; a head is described, with how its files were read.
+        costs: Measure what forwards and drafts cost on this machine, of every drafter that auto would choose from or
+            of the one that --drafter names, and keep it for the policy.
         as_json: Print one JSON object instead of a table.
     """
+    asked = given(measured)
+    for name in () if costs else asked:
+        flag = DRAFTER.get(name, f"--{name.replace('_', '-')}")
+        raise ConfigError(f"{flag} says what --costs is to measure; give --costs with it")
     with loading(model):
-        report = report_of(load_target(model, **given(load)), draft_model)
+        target = load_target(model, **given(load))
+        report = report_of(target, draft_model)
+    priced = costs_of(target, {"method": AUTO, "model": draft_model} | asked) if costs else None
     if as_json:
-        print(json.dumps(asdict(report)))
+        print(json.dumps(asdict(report) | ({"costs": asdict(priced)} if priced else {})))
     else:
-        Console().print(table_of(report, title=model))
+        console = Console()
+        console.print(table_of(report, title=model))
+        for table in [forward_table(priced), drafter_table(priced)] if priced else []:
+            console.print(table)
+
+
+def costs_of(target: ModelTarget, asked: dict[str, Any]) -> CostReport:
+    with measuring():
+        return cost_report(Engine(target), SpeculationConfig(**asked))
+
+
+def measuring() -> AbstractContextManager:
+    """Says on a terminal's standard error that costs are being measured."""
+    return Console(stderr=True).status("measuring what steps cost") if sys.stderr.isatty() else nullcontext()
 
 
 def table_of(report: ModelReport, *, title: str) -> Table:
