@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from foredraft import ConfigError, Engine, SpeculationConfig, UserError
+from foredraft.core.speculation_config import OFF
 from foredraft.drafters.drafter import BUILT_IN
 from foredraft.evaluation.turns import PLAIN, Contestant
 
@@ -66,7 +67,7 @@ def make_contestants(
     the cache rows of every other drafter. `together` puts all in one, for targets too large to load often.
     """
     plain = load()
-    contestants, left_out = {PLAIN: Contestant(engine=plain, config=SpeculationConfig())}, {}
+    contestants, left_out = {PLAIN: Contestant(engine=plain, config=OFF)}, {}
     engines: dict[SpeculationConfig, Engine] = {}
     for name, config in configs.items():
         engine = plain if together else engines.get(config.drafter_key) or load()

@@ -22,6 +22,7 @@ from summary import Turn, plain_step, summarise
 from workloads import collect
 
 from foredraft import Engine
+from foredraft.core.speculation_config import OFF
 
 WARM_UP_PROMPTS = 1
 app = App(help=__doc__)
@@ -50,7 +51,7 @@ def main(
     prompts_dir: Folder of Spec-Bench-format .jsonl files, mapped to workloads by category.
     ignore_eos: Everybody writes on to max_new_tokens; otherwise all stop at the model's end of text.
     """
-    engine = Engine.from_pretrained(target, dtype=dtype, device="cpu", threads=threads, max_batch=1)
+    engine = Engine.from_pretrained(target, dtype=dtype, device="cpu", threads=threads, max_batch=1, speculation=OFF)
     names = [name.strip() for name in workloads.split(",") if name.strip()]
     texts = collect(names, prompts_dir)
     prompts = {name: fitting(engine, its, prompts_per_workload, max_new_tokens) for name, its in texts.items()}

@@ -20,6 +20,7 @@ from rich.table import Table
 from workloads import collect
 
 from foredraft import Engine, SamplingParams, SpeculationConfig
+from foredraft.core.speculation_config import OFF
 from foredraft.engine import step
 from foredraft.model.packed_model import PackedModel
 from foredraft.model.slot_pool import SlotPool
@@ -95,7 +96,7 @@ def main(
     dtype: str = "auto",
 ) -> None:
     """Profile decoding steps, prefill left out, and print the median of each part."""
-    engine = Engine.from_pretrained(target, dtype=dtype, device="cpu", threads=threads, max_batch=1)
+    engine = Engine.from_pretrained(target, dtype=dtype, device="cpu", threads=threads, max_batch=1, speculation=OFF)
     texts = [its[0] for its in collect([], None).values()][:prompts]
     sampling = SamplingParams(max_new_tokens=max_new_tokens, ignore_eos=True)
     shown = Table(title=f"{target}, {engine.target.model.dtype}, {threads} threads: microseconds a step, medians")

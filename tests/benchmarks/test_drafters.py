@@ -9,6 +9,7 @@ from drafter_markdown import as_markdown
 from drafters import changes_in, main, means_over, names_in
 
 from foredraft import ConfigError, Engine
+from foredraft.core.speculation_config import OFF
 from foredraft.evaluation.report import Report
 from foredraft.evaluation.turns import PLAIN
 
@@ -42,7 +43,7 @@ def test_settings_change_and_add_contestants():
         ("eagle9", "{}", "contestant 'eagle9' is not known"),
         ("", '{"ngram": {"tree_sise": 3}}', "contestant 'ngram': .*tree_sise"),
         ("", '{"new": {"method": "eagle9"}}', "contestant 'new' has method 'eagle9'"),
-        ("", '{"new": {}}', "contestant 'new' has method 'none'"),
+        ("", '{"new": {}}', "contestant 'new' has method 'auto'"),
         ("", "[1]", "--settings is"),
         ("", "{", "--settings is"),
     ],
@@ -64,7 +65,7 @@ def test_means_are_over_what_was_run():
 
 def test_each_drafter_has_an_engine_of_its_own_and_missing_heads_are_left_out(model):
     def load() -> Engine:
-        return Engine.from_pretrained(model, dtype="fp32", device="cpu", cache_tokens=512, max_batch=1)
+        return Engine.from_pretrained(model, dtype="fp32", device="cpu", cache_tokens=512, max_batch=1, speculation=OFF)
 
     names = ["ngram", "draft model", "draft model tree", "eagle3", "medusa"]
     contestants, left_out = make_contestants(configs_of(names, {}, model), load, together=False)

@@ -13,9 +13,9 @@ def test_demo_ends_in_a_table_of_all_prompts(run, model):
     assert all(prompt.text in out for prompt in DEMO_PROMPTS)
 
 
-def test_demo_tells_when_its_drafter_does_not_fit(run, model, other_vocabulary):
-    code, _, said = run("demo", "--model", model, "--draft-model", other_vocabulary, "--max-new-tokens", 2)
-    assert code == 2 and "257" in said and "260" in said
+def test_demo_tells_when_its_drafter_is_not_there(run, model):
+    code, _, said = run("demo", "--model", model, "--draft-model", "no-such-model", "--max-new-tokens", 2)
+    assert code == 2 and "no-such-model" in said
 
 
 def test_demo_drafts_with_trained_heads_where_the_target_has_them():

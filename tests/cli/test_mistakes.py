@@ -58,15 +58,17 @@ def test_an_unknown_model(refused, command):
     assert "no-such-model" in refused(command, *prompt, *flag, "no-such-model")
 
 
-def test_a_drafter_of_another_vocabulary(refused, model, other_vocabulary):
-    said = refused("generate", "hi", "--model", model, "--drafter", "draft_model", "--draft-model", other_vocabulary)
-    assert "257" in said and "260" in said
-
-
-def test_the_shared_models_of_other_vocabularies(refused, stories):
+def test_a_draft_model_of_another_vocabulary_drafts_through_text(run, stories):
     other = str(Path(stories).with_name("babyllama-936K"))
-    said = refused("generate", "hi", "--model", stories, "--drafter", "draft_model", "--draft-model", other)
-    assert "105" in said and "512" in said
+    asked = ["generate", "Once upon a time", "--model", stories, "--max-new-tokens", 24, "--json", "--dtype", "fp32"]
+    drafting = ["--drafter", "draft_model", "--draft-model", other]
+    [plain, drafted] = [json.loads(run(*asked, *more)[1]) for more in (["--drafter", "none"], drafting)]
+    assert drafted["token_ids"] == plain["token_ids"] and drafted["accepted_tokens"] > 0
+
+
+def test_an_unknown_way_to_match_vocabularies(refused, model):
+    drafting = ["--drafter", "draft_model", "--draft-model", model, "--vocabulary-matching", "letters"]
+    assert "vocabulary_matching" in refused("generate", "hi", "--model", model, *drafting)
 
 
 def test_a_broken_checkpoint(refused, model, tmp_path):

@@ -25,7 +25,8 @@ def test_slots_are_promised_for_the_trees_own_nodes(options, nodes):
 
 
 def test_without_the_key_nothing_changes():
-    chain, tree = SpeculationConfig(num_speculative_tokens=4), SpeculationConfig(tree_size=12, tree_width=2)
+    chain = SpeculationConfig(method="medusa", num_speculative_tokens=4)
+    tree = SpeculationConfig(method="medusa", tree_size=12, tree_width=2)
     assert (chain.branches, chain.fixed_tree, chain.nodes, chain.scratch_nodes) == (False, None, 4, 4)
     assert (tree.branches, tree.fixed_tree, tree.nodes, tree.scratch_nodes) == (True, None, 12, 22)
 

@@ -6,6 +6,7 @@ import pytest
 
 from foredraft import ConfigError, Engine, PromptError, SamplingParams, SlotsError, SpeculationConfig
 from foredraft.core.draft_tree import DraftTree
+from foredraft.core.speculation_config import OFF
 from foredraft.drafters.drafter import registry
 from foredraft.drafters.scripted import ScriptedDrafter
 from foredraft.model.scripted_target import ScriptedTarget
@@ -20,7 +21,7 @@ def law(history):
 
 
 def engine(**options) -> Engine:
-    return Engine(ScriptedTarget(law, vocabulary=VOCABULARY, slots=2048), **options)
+    return Engine(ScriptedTarget(law, vocabulary=VOCABULARY, slots=2048), **({"speculation": OFF} | options))
 
 
 def random_tree(task) -> DraftTree:
@@ -103,7 +104,7 @@ def test_a_long_prompt_is_computed_in_chunks():
 
 
 def test_more_requests_than_fit_wait_their_turn():
-    crowded = Engine(ScriptedTarget(law, vocabulary=VOCABULARY, slots=64), max_batch=8)
+    crowded = Engine(ScriptedTarget(law, vocabulary=VOCABULARY, slots=64), max_batch=8, speculation=OFF)
     sampling = SamplingParams(max_new_tokens=20)
     outputs = crowded.generate([[i % 7, 1] for i in range(12)], sampling)
     alone = [engine().generate([i % 7, 1], sampling)[0].token_ids for i in range(12)]
@@ -158,7 +159,7 @@ def test_a_stream_tells_the_same_text_and_can_be_dropped(random_drafter):
 
 
 def test_refusals_leave_nothing_behind():
-    small = Engine(ScriptedTarget(law, vocabulary=VOCABULARY, slots=40, context_length=50))
+    small = Engine(ScriptedTarget(law, vocabulary=VOCABULARY, slots=40, context_length=50), speculation=OFF)
     with pytest.raises(PromptError, match="empty|no tokens"):
         small.generate([[1], []])
     with pytest.raises(PromptError, match="context of scripted holds 50"):
@@ -173,7 +174,7 @@ def test_refusals_leave_nothing_behind():
 
 
 def test_the_context_bounds_the_text():
-    bounded = Engine(ScriptedTarget(law, vocabulary=VOCABULARY, context_length=50))
+    bounded = Engine(ScriptedTarget(law, vocabulary=VOCABULARY, context_length=50), speculation=OFF)
     output = bounded.generate([1] * 40, SamplingParams(max_new_tokens=500), SpeculationConfig(method="ngram"))[0]
     assert len(output.token_ids) == 10 and output.finish_reason == "length"
 

@@ -7,6 +7,7 @@ import torch
 from fitted_heads import HEADS, make_drafter, make_target, target_module
 
 from foredraft import Engine, SamplingParams, SpeculationConfig
+from foredraft.core.speculation_config import OFF
 from foredraft.drafters import feature_drafter
 from foredraft.engine import scheduler
 
@@ -51,7 +52,7 @@ def sampling(name: str) -> SamplingParams:
 @pytest.fixture(scope="module")
 def engine() -> Engine:
     """One engine for everything, its batch smaller than the requests; each drafter is there fitted and random."""
-    engine = Engine(make_target(VOCABULARY), max_batch=3)
+    engine = Engine(make_target(VOCABULARY), max_batch=3, speculation=OFF)
     for kind, fitted in product(HEADS, (True, False)):
         config = SpeculationConfig(method=method(kind, fitted))
         engine.drafters[config.drafter_key] = make_drafter(kind, engine.target, config, fitted=fitted)
@@ -120,7 +121,7 @@ def test_a_batch_may_mix_drafters_and_shapes(engine, plain):
     kinds = [(kind, shape) for shape in SHAPES for kind in HEADS][: len(PROMPTS) - 1]
     configs = [SpeculationConfig(method=method(kind, True), **SHAPES[shape]) for kind, shape in kinds]
     names = ["greedy", "seeded"] * 4
-    outputs = drafted(engine, [SpeculationConfig(), *configs], [sampling(name) for name in names])
+    outputs = drafted(engine, [OFF, *configs], [sampling(name) for name in names])
     assert tokens(outputs) == [plain[name][place] for place, name in enumerate(names)]
 
 
@@ -192,7 +193,7 @@ LIMIT = 31.8  # 8 degrees of freedom: passed once in 10,000 fair runs
 )
 def test_the_law_is_the_targets(kind, shape, rule):
     prompt, target = [1, 3, 2], make_target(FEW)
-    engine = Engine(target, max_batch=48)
+    engine = Engine(target, max_batch=48, speculation=OFF)
     config = SpeculationConfig(method="counted", rejection_sample_method=rule, **shape)
     engine.drafters[config.drafter_key] = make_drafter(kind, target, config, fitted=False)
     # One token more, since a request that may write one only is not drafted for; the third is not counted.

@@ -10,6 +10,7 @@ from foredraft import Engine, SamplingParams, SpeculationConfig
 from foredraft.checkpoints.head import HeadCheckpoint
 from foredraft.checkpoints.head_writer import write_head
 from foredraft.core.errors import UserError
+from foredraft.core.speculation_config import OFF
 from foredraft.core.vocabulary import Vocabulary
 from foredraft.drafters.dflash import dflash_drafter
 from foredraft.drafters.medusa import MedusaDrafter
@@ -109,7 +110,7 @@ def dflash_head(target: ModelTarget, scale: float) -> DFlashHead:
 
 def plain_texts(sampling: SamplingParams) -> list[list[int]]:
     """Each prompt alone, nothing drafted."""
-    engine = Engine(random_target())
+    engine = Engine(random_target(), speculation=OFF)
     return [engine.generate([prompt], sampling)[0].token_ids for prompt in PROMPTS]
 
 
@@ -123,7 +124,7 @@ def engine(plain) -> Engine:
     """One target and four drafters over it, told apart by `model`."""
     target = random_target()
     texts = [prompt + text for prompt, text in zip(PROMPTS, plain["greedy"], strict=True)]
-    engine = Engine(target, max_batch=8)
+    engine = Engine(target, max_batch=8, speculation=OFF)
     made = {
         ("medusa", "good"): MedusaDrafter(good_medusa(texts)),
         ("medusa", "random"): MedusaDrafter(random_medusa()),
@@ -268,7 +269,7 @@ def markov_texts(drafter, rule: str) -> list[list[int]]:
     config = SpeculationConfig(
         method="medusa", num_speculative_tokens=2, tree_size=LAW_RULES[rule], rejection_sample_method=rule
     )
-    engine = Engine(target, max_batch=8)
+    engine = Engine(target, max_batch=8, speculation=OFF)
     engine.drafters[config.drafter_key] = drafter(MarkovHeads())
     sampling = SamplingParams(max_new_tokens=40, temperature=1.0, seed=11, n=150)
     outputs = engine.generate([0], sampling, config)

@@ -13,6 +13,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from foredraft import Engine, RequestOutput, SamplingParams, SpeculationConfig
+from foredraft.core.speculation_config import OFF
 from foredraft.sampling.request_sampler import RequestSampler
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
@@ -54,7 +55,7 @@ SAMPLINGS = [
 
 @pytest.fixture(scope="module")
 def engine() -> Engine:
-    return Engine.from_pretrained(str(TARGET), dtype="fp32", max_batch=BATCH, cache_tokens=BATCH * 512)
+    return Engine.from_pretrained(str(TARGET), dtype="fp32", max_batch=BATCH, cache_tokens=BATCH * 512, speculation=OFF)
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from foredraft import Engine, SamplingParams, SpeculationConfig
+from foredraft.core.speculation_config import OFF
 from foredraft.model.int8_weights import INT8_FILE, read_int8
 from foredraft.model.loading import embedded_folder, find_checkpoint
 
@@ -44,7 +45,7 @@ SAMPLINGS = {
 
 @pytest.fixture(scope="module")
 def engine() -> Engine:
-    return Engine.from_pretrained("tiny", dtype="fp32", cache_tokens=4096)
+    return Engine.from_pretrained("tiny", dtype="fp32", cache_tokens=4096, speculation=OFF)
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ import pytest
 
 from foredraft import Engine, SamplingParams, SpeculationConfig
 from foredraft.core.draft_tree import DraftTree
+from foredraft.core.speculation_config import OFF
 from foredraft.drafters.draft_model import DraftModelDrafter
 from foredraft.drafters.drafter import registry
 from foredraft.drafters.scripted import ScriptedDrafter
@@ -33,7 +34,7 @@ class MarkovDraft:
 
 
 SETTINGS = {
-    "plain": SpeculationConfig(),
+    "plain": OFF,
     "match": SpeculationConfig(method="markov", num_speculative_tokens=3),
     "standard": SpeculationConfig(method="markov", num_speculative_tokens=3, rejection_sample_method="standard"),
     "block": SpeculationConfig(method="markov", num_speculative_tokens=3, rejection_sample_method="block"),
@@ -62,7 +63,7 @@ def draws(config: SpeculationConfig, monkeypatch, count: int = DRAWS):
     monkeypatch.setitem(
         registry, "markov", lambda config, target: DraftModelDrafter(MarkovDraft(), target.pool, context_length=10**6)
     )
-    engine = Engine(target, max_batch=8)
+    engine = Engine(target, max_batch=8, speculation=OFF)
     sampling = SamplingParams(max_new_tokens=40, temperature=1.0, seed=11, n=count // 40)
     return [[0, *output.token_ids] for output in engine.generate([0], sampling, config)]
 

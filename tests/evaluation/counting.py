@@ -2,7 +2,7 @@
 
 import pytest
 
-from foredraft.core.speculation_config import SpeculationConfig
+from foredraft.core.speculation_config import OFF, SpeculationConfig
 from foredraft.drafters.drafter import registry
 from foredraft.drafters.scripted import Script, ScriptedDrafter
 from foredraft.engine.engine import Engine
@@ -18,7 +18,7 @@ def counting_engine(step: int = 1) -> Engine:
         logits[(history[-1] + step) % VOCABULARY] = CERTAIN
         return logits
 
-    return Engine(ScriptedTarget(law, vocabulary=VOCABULARY))
+    return Engine(ScriptedTarget(law, vocabulary=VOCABULARY), speculation=OFF)
 
 
 def scripted(monkeypatch: pytest.MonkeyPatch, name: str, script: Script, **config) -> SpeculationConfig:

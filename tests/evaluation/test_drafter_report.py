@@ -10,7 +10,7 @@ from rich.console import Console
 from foredraft.core.draft_tree import DraftTree
 from foredraft.core.errors import ConfigError, PromptError
 from foredraft.core.sampling_params import SamplingParams
-from foredraft.core.speculation_config import SpeculationConfig
+from foredraft.core.speculation_config import OFF, SpeculationConfig
 from foredraft.evaluation.drafter_report import REPORT_FILE, measure, report_drafter, report_drafters, shapes
 from foredraft.evaluation.report import Report, write_record
 from foredraft.evaluation.report_table import report_table
@@ -84,8 +84,8 @@ def test_rounds_and_temperatures_are_counted(script):
 
 def test_text_unlike_plain_is_counted_by_prompt(script):
     contestants = {
-        PLAIN: Contestant(engine=counting_engine(), config=SpeculationConfig()),
-        "other": Contestant(engine=counting_engine(step=2), config=SpeculationConfig()),
+        PLAIN: Contestant(engine=counting_engine(), config=OFF),
+        "other": Contestant(engine=counting_engine(step=2), config=OFF),
     }
     sampling = SamplingParams(max_new_tokens=5, seed=0)
     report = measure(contestants, {"a": [[0], [1]], "b": [[2]]}, temperatures=(0,), sampling=sampling, rounds=2)

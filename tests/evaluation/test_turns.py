@@ -5,7 +5,7 @@ from collections import Counter
 from counting import counting_engine, scripted
 
 from foredraft.core.sampling_params import SamplingParams
-from foredraft.core.speculation_config import SpeculationConfig
+from foredraft.core.speculation_config import OFF
 from foredraft.evaluation.turns import PLAIN, Contestant, first_difference, take_turns
 
 PROMPTS = {"a": [[1], [2]], "b": [[3]]}
@@ -23,7 +23,7 @@ def test_the_first_moves_on_and_everybody_runs_where_it_is_written(monkeypatch):
         return scripted(monkeypatch, name, script)
 
     engine, seen = counting_engine(), []
-    configs = {PLAIN: SpeculationConfig(), "x": logging("x"), "y": logging("y")}
+    configs = {PLAIN: OFF, "x": logging("x"), "y": logging("y")}
     turns = take_turns(
         {name: Contestant(engine=engine, config=config) for name, config in configs.items()},
         PROMPTS,
@@ -52,7 +52,7 @@ def test_warm_up_does_not_show_the_prompt(monkeypatch):
     prompts, longest = [], [*range(64), 7, 7]
     config = scripted(monkeypatch, "seen", lambda task: prompts.append(task.request.prompt) or [])
     ways = {
-        PLAIN: Contestant(engine=counting_engine(), config=SpeculationConfig()),
+        PLAIN: Contestant(engine=counting_engine(), config=OFF),
         "seen": Contestant(engine=counting_engine(), config=config),
     }
     sampling = SamplingParams(max_new_tokens=2, seed=0)

@@ -14,6 +14,7 @@ from foredraft import Engine, SamplingParams, SpeculationConfig
 from foredraft.cli.main import main
 from foredraft.cli.method_flags import options_for, owners
 from foredraft.core.errors import ConfigError
+from foredraft.core.speculation_config import OFF
 from foredraft.training import run_log
 from foredraft.training.methods.method import BUILT_IN, find_method
 
@@ -69,7 +70,7 @@ def test_a_trained_drafter_drafts(train, target, tmp_path, method):
     folder = tmp_path / "out"
     assert (folder / "drafter-report.json").exists() and (folder / "config.json").exists()
     drafter = {"eagle1": "eagle", "draft": "draft_model"}.get(method, method)
-    plain = Engine.from_pretrained(target, dtype="fp32", cache_tokens=256)
+    plain = Engine.from_pretrained(target, dtype="fp32", cache_tokens=256, speculation=OFF)
     speculation = SpeculationConfig(method=drafter, model=str(folder), num_speculative_tokens=2)
     engine = Engine(plain.target, speculation=speculation)
     params = SamplingParams(max_new_tokens=12, ignore_eos=True)

@@ -6,11 +6,10 @@ from dataclasses import dataclass, replace
 
 from foredraft.cli.ordered_stream import stream_in_order
 from foredraft.core.sampling_params import SamplingParams
-from foredraft.core.speculation_config import SpeculationConfig
+from foredraft.core.speculation_config import OFF, SpeculationConfig
 from foredraft.engine.engine import Engine
 from foredraft.engine.output import RequestOutput, TokenEvent
 
-PLAIN = SpeculationConfig()
 WARM_UP_TOKENS = 8
 WARM_UP_PROMPT = 64
 
@@ -45,7 +44,7 @@ class Comparison:
 
 
 def way_name(way: SpeculationConfig) -> str:
-    return "plain decoding" if way is PLAIN else f"speculation: {way.method}"
+    return "plain decoding" if way is OFF else f"speculation: {way.method}"
 
 
 def seeded(params: SamplingParams) -> SamplingParams:
@@ -56,7 +55,7 @@ def seeded(params: SamplingParams) -> SamplingParams:
 def warm_up(engine: Engine, prompt: list[int], speculation: SpeculationConfig) -> None:
     """A few steps both ways. The prompt is read backwards: a drafter that learns must not have seen the answer."""
     start = prompt[:WARM_UP_PROMPT][::-1]
-    for way in (PLAIN, speculation):
+    for way in (OFF, speculation):
         engine.generate([start], SamplingParams(max_new_tokens=WARM_UP_TOKENS, ignore_eos=True), way)
 
 
@@ -73,13 +72,13 @@ def compare(
     """Write all prompts at once one way, then the other; `params` must hold a seed."""
     assert params.seed is not None
     written = {}
-    for way in [PLAIN, speculation] if plain_first else [speculation, PLAIN]:
+    for way in [OFF, speculation] if plain_first else [speculation, OFF]:
         outputs = []
         for item in stream_in_order(engine, prompts, params, way, first_index=first_index):
             if isinstance(item, RequestOutput):
                 outputs.append(item)
             else:
                 show(item, way)
-        written[way is PLAIN] = outputs
+        written[way is OFF] = outputs
     pairs = zip(written[False], written[True], strict=True)
     return [Comparison(speculative=speculative, plain=plain) for speculative, plain in pairs]

@@ -9,14 +9,14 @@ from rich.console import Console
 from rich.table import Table
 
 from foredraft.checkpoints.head_checkpoint import default_head
-from foredraft.cli.comparison import PLAIN, Comparison, compare, seeded, warm_up, way_name
+from foredraft.cli.comparison import Comparison, compare, seeded, warm_up, way_name
 from foredraft.cli.demo_prompts import DEMO_PROMPTS, DemoPrompt
 from foredraft.cli.figures import method_name
 from foredraft.cli.flags import flags_of, given
 from foredraft.cli.load_options import LoadOptions, load_engine
 from foredraft.cli.reporters import ScreenReporter
 from foredraft.core.sampling_params import SamplingParams
-from foredraft.core.speculation_config import SpeculationConfig
+from foredraft.core.speculation_config import OFF, SpeculationConfig
 from foredraft.engine.engine import Engine
 from foredraft.engine.output import TokenEvent
 
@@ -40,7 +40,7 @@ def demo(
         draft_model: Drafts in place of the embedded tiny-draft, for a target of another vocabulary.
     """
     params = seeded(SamplingParams(**SHORT | given(sampling)))
-    engine, console = load_engine(LoadOptions(**EXACT | given(load)), PLAIN), Console()
+    engine, console = load_engine(LoadOptions(**EXACT | given(load)), OFF), Console()
     rows = []
     for turn, prompt in enumerate(DEMO_PROMPTS):
         config = drafting(prompt, engine.target.name, draft_model)

@@ -27,7 +27,15 @@ def summary(output: RequestOutput, rule: str, colours: Mapping[str, str]) -> Tex
         line.append(f" of {statistics.drafted})")
     parts = {"draft": statistics.draft_seconds, "verify": statistics.verify_seconds, "rest": statistics.other_seconds}
     line.append("".join(f", {part} {seconds:.2f} s" for part, seconds in parts.items()))
+    if statistics.speed_up is not None:
+        line.append(f"; estimated speed-up {statistics.speed_up:.2f}, chose {chosen(statistics.choices)}")
     return line
+
+
+def chosen(choices: Mapping[str, int]) -> str:
+    """Ways to draft by how often they were chosen, in words."""
+    often = sorted(choices.items(), key=lambda choice: -choice[1])
+    return ", ".join(f"{way} {count / sum(choices.values()):.0%}" for way, count in often)
 
 
 def verdict(comparison: Comparison, config: SpeculationConfig) -> Text:
@@ -87,6 +95,8 @@ def record(output: RequestOutput, config: SpeculationConfig) -> dict[str, Any]:
         "verify_seconds": statistics.verify_seconds,
         "other_seconds": statistics.other_seconds,
     }
+    if statistics.speed_up is not None:
+        members |= {"estimated_speed_up": statistics.speed_up, "choices": statistics.choices}
     if output.logprobs is not None:
         members["logprobs"] = [asdict(entry) for entry in output.logprobs]
     return members

@@ -11,6 +11,7 @@ from transformers.utils import logging
 
 from foredraft.core.speculation_config import SpeculationConfig
 from foredraft.engine.engine import Engine
+from foredraft.engine.scheduler import MAX_STEP_ROWS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,6 +25,7 @@ class LoadOptions:
         threads: CPU threads; torch chooses when none are given.
         cache_tokens: Tokens the cache holds; when not given it is sized from the context and free memory.
         max_batch: Most requests that run at once.
+        draft_rows: Most draft nodes of one step over all requests, where drafter auto chooses.
     """
 
     model: str = "tiny"
@@ -32,6 +34,7 @@ class LoadOptions:
     threads: int | None = None
     cache_tokens: int | None = None
     max_batch: int = 8
+    draft_rows: int = MAX_STEP_ROWS
 
 
 def load_engine(options: LoadOptions, speculation: SpeculationConfig) -> Engine:

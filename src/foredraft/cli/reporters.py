@@ -8,10 +8,10 @@ from typing import Any, Protocol
 from rich.console import Console
 from rich.text import Text
 
-from foredraft.cli.comparison import PLAIN, Comparison
+from foredraft.cli.comparison import Comparison
 from foredraft.cli.figures import comparison_record, record, summary, total, total_comparison, verdict
 from foredraft.cli.source_runs import SourceRuns
-from foredraft.core.speculation_config import SpeculationConfig
+from foredraft.core.speculation_config import OFF, SpeculationConfig
 from foredraft.drafters.drafter import BUILT_IN, registry
 from foredraft.engine.output import RequestOutput, TokenEvent
 from foredraft.sampling.detokenizer import Detokenizer
@@ -87,7 +87,7 @@ class ScreenReporter:
         self.line(summary(output, self.config.rejection_sample_method, self.colours))
 
     def compared(self, comparison: Comparison) -> None:
-        self.line(summary(comparison.plain, PLAIN.rejection_sample_method, self.colours))
+        self.line(summary(comparison.plain, OFF.rejection_sample_method, self.colours))
         self.line(summary(comparison.speculative, self.config.rejection_sample_method, self.colours))
         self.line(verdict(comparison, self.config))
 

@@ -29,6 +29,8 @@ class SpeculationStatistics:
         accepted_at: How often a draft was accepted at depth i + 1.
         drafted_at: How often a draft reached depth i + 1.
         accepted_by: Accepted tokens by drafter.
+        choices: Rounds by the way to draft that the policy chose; empty where nothing was left to it.
+        plain_seconds: Estimated wall time of plain decoding for the same tokens; 0 where nobody estimates.
         draft_seconds, verify_seconds, other_seconds: Wall time by part; a step's time is shared by its requests.
     """
 
@@ -40,6 +42,8 @@ class SpeculationStatistics:
     accepted_at: list[int] = field(default_factory=list)
     drafted_at: list[int] = field(default_factory=list)
     accepted_by: dict[str, int] = field(default_factory=dict)
+    choices: dict[str, int] = field(default_factory=dict)
+    plain_seconds: float = 0.0
     draft_seconds: float = 0.0
     verify_seconds: float = 0.0
     other_seconds: float = 0.0
@@ -48,6 +52,12 @@ class SpeculationStatistics:
     def tau(self) -> float:
         """Mean acceptance length: tokens committed per target forward, bonus token included."""
         return self.committed / self.rounds if self.rounds else 0.0
+
+    @property
+    def speed_up(self) -> float | None:
+        """Estimated speed over plain decoding's under the same load; none where nobody estimates."""
+        seconds = self.draft_seconds + self.verify_seconds + self.other_seconds
+        return self.plain_seconds / seconds if self.plain_seconds and seconds else None
 
     @property
     def acceptance_rate(self) -> float:

@@ -25,6 +25,8 @@ OF_EACH_REQUEST = {  # what requests that share a drafter may each choose for th
     "draft_sample_method",
 }
 MAX_NODES = 256
+AUTO = "auto"  # the method that leaves each step's choice to the policy
+AUTO_DEPTH, PLAIN_DEPTH = 16, 5  # longest path where none is given: as a limit for the policy, and for one method
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,11 +34,13 @@ class SpeculationConfig:
     """Speculation of one engine or one request. Raises `ConfigError` naming the key.
 
     Attributes:
-        method: Name of the drafter, such as none, draft_model, ngram or suffix, or one registered by the caller.
-        model: Draft model: a folder, a hub id or an embedded name.
-        drafters: Whom a combination asks: names with commas between them, each a method or method:model.
-        num_speculative_tokens: Longest path of a draft, 1 to 64.
-        tree_size: Most nodes of a draft tree; 0 drafts a chain.
+        method: Name of the drafter, such as draft_model, ngram or suffix, or one registered by the caller; auto chooses
+            drafter, length and shape anew in every step, none decodes plainly.
+        model: Draft model or head: a folder, a hub id or an embedded name.
+        drafters: Whom a combination asks and whom auto chooses from: names with commas between them, each a method or
+            method:model.
+        num_speculative_tokens: Longest path of a draft, 1 to 64; where it is not given, 5, and 16 for auto.
+        tree_size: Most nodes of a draft tree; 0 drafts a chain, and leaves auto to choose.
         tree_width: Most children of a node in a draft tree.
         speculative_token_tree: A fixed tree for Medusa, EAGLE, MTP or DFlash drafts, in place of nodes chosen anew: the
             name of a published one, such as mc_sim_7b_63, or a JSON list of rank paths, such as [[0], [0, 0], [1]].
@@ -63,10 +67,10 @@ class SpeculationConfig:
             greedy takes the likeliest tokens. None means coupled for match and lossy-typical, else probabilistic.
     """
 
-    method: str = "none"
+    method: str = AUTO
     model: str | None = None
     drafters: str = ""
-    num_speculative_tokens: int = 5
+    num_speculative_tokens: int | None = None
     tree_size: int = 0
     tree_width: int = 3
     speculative_token_tree: str | None = None
@@ -90,7 +94,7 @@ class SpeculationConfig:
     draft_sample_method: str | None = None
 
     def __post_init__(self) -> None:
-        whole("num_speculative_tokens", self.num_speculative_tokens, 1, 64)
+        whole("num_speculative_tokens", self.depth, 1, 64)
         whole("tree_size", self.tree_size, 0, MAX_NODES)
         whole("tree_width", self.tree_width, 1, 32)
         within("draft_confidence_threshold", self.draft_confidence_threshold, 0, 1)
@@ -135,6 +139,17 @@ class SpeculationConfig:
         return self.draft_sample_method or default
 
     @property
+    def depth(self) -> int:
+        """Longest path of a draft, the default resolved."""
+        own = self.num_speculative_tokens
+        return own if own is not None else AUTO_DEPTH if self.adaptive else PLAIN_DEPTH
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether who drafts, and how much, is left to the policy in every step."""
+        return self.method == AUTO
+
+    @property
     def branches(self) -> bool:
         """Whether drafts are trees, chains otherwise."""
         return bool(self.tree_size or self.speculative_token_tree is not None)
@@ -145,13 +160,13 @@ class SpeculationConfig:
         if self.speculative_token_tree is None:
             return None
         tree = token_tree(self.speculative_token_tree)
-        return tree.cut(nodes=self.tree_size or len(tree), depth=self.num_speculative_tokens)
+        return tree.cut(nodes=self.tree_size or len(tree), depth=self.depth)
 
     @property
     def nodes(self) -> int:
         """Most draft nodes a step may hold."""
         fixed = self.fixed_tree
-        return len(fixed) if fixed is not None else self.tree_size or self.num_speculative_tokens
+        return len(fixed) if fixed is not None else self.tree_size or self.depth
 
     @property
     def drafter_key(self) -> "SpeculationConfig":
@@ -163,7 +178,7 @@ class SpeculationConfig:
     def scratch_nodes(self) -> int:
         """Most cache slots a draft may take while it is made: a tree may try a level more widely than it keeps."""
         grows = self.branches and self.speculative_token_tree is None
-        return self.nodes + self.num_speculative_tokens * self.tree_width if grows else self.nodes
+        return self.nodes + self.depth * self.tree_width if grows else self.nodes
 
     @classmethod
     def from_json(cls, text: str) -> "SpeculationConfig":
@@ -187,5 +202,12 @@ class SpeculationConfig:
         return cls(**values)
 
 
-accepted_types = {int: int, float: int | float, str: str, str | None: str | None}
-described_types = {int: "a whole number", float: "a number", str: "a string", str | None: "a string or null"}
+OFF = SpeculationConfig(method="none")  # plain decoding
+accepted_types = {int: int, int | None: int | None, float: int | float, str: str, str | None: str | None}
+described_types = {
+    int: "a whole number",
+    int | None: "a whole number or null",
+    float: "a number",
+    str: "a string",
+    str | None: "a string or null",
+}

@@ -10,16 +10,21 @@ from torch import Tensor
 from foredraft.core.errors import PromptError, require
 from foredraft.core.outcome import SpeculationStatistics, Verdict
 from foredraft.core.request import Request
-from foredraft.core.sampling_params import SamplingParams, whole
+from foredraft.core.sampling_params import SamplingParams, whole, within
 from foredraft.core.speculation_config import SpeculationConfig
 from foredraft.drafters.drafter import Drafter, make_drafter
 from foredraft.engine import step
+from foredraft.engine.cost_store import ready_costs
 from foredraft.engine.output import RequestOutput, TokenEvent
+from foredraft.engine.policy.live_costs import LiveCosts, rough_costs
+from foredraft.engine.policy.policy import Policy
+from foredraft.engine.policy.portfolio import options_for
 from foredraft.engine.running import Option, Running, Work
-from foredraft.engine.scheduler import Scheduler
+from foredraft.engine.scheduler import MAX_STEP_ROWS, Scheduler
 from foredraft.model.target import Target, load_target
 from foredraft.sampling.bad_words import encode_bad_words
 from foredraft.sampling.detokenizer import Detokenizer
+from foredraft.sampling.grammar import grammar_for
 from foredraft.sampling.request_sampler import RequestSampler
 from foredraft.sampling.stopping import Stopper
 from foredraft.verification.verifier import rules
@@ -38,17 +43,37 @@ class Engine:
         target: The model whose text is written.
         speculation: How requests speculate unless they say otherwise.
         statistics: Counts over all requests so far.
+        policy: Chooses how each request is drafted for where its config leaves that open.
+        cost_seconds: Time that measuring what steps cost may take.
     """
 
-    def __init__(self, target: Target, *, speculation: SpeculationConfig | None = None, max_batch: int = 8):
-        """Raises `ConfigError` for an unknown drafter and `VocabularyError` for one that does not fit."""
+    def __init__(
+        self,
+        target: Target,
+        *,
+        speculation: SpeculationConfig | None = None,
+        max_batch: int = 8,
+        draft_rows: int = MAX_STEP_ROWS,
+        cost_seconds: float = 3.0,
+    ):
+        """An engine for at most `max_batch` requests at a time.
+
+        Where the policy chooses, a step holds at most `draft_rows` draft nodes, and what steps cost is measured in
+        about `cost_seconds` before the first request, unless it is known from an earlier start.
+
+        Raises `ConfigError` for an unknown drafter and `VocabularyError` for one that does not fit.
+        """
         whole("max_batch", max_batch, 1)
+        whole("draft_rows", draft_rows, 0)
+        within("cost_seconds", cost_seconds, 0, 3600)
         self.target = target
         self.speculation = speculation or SpeculationConfig()
         self.scheduler = Scheduler(target.pool, max_batch)
         self.statistics = SpeculationStatistics()
         self.drafters: dict[SpeculationConfig, Drafter] = {}
-        self.drafter_for(self.speculation)
+        self.policy, self.cost_seconds = Policy(draft_rows=draft_rows), cost_seconds
+        self.options: dict[SpeculationConfig, tuple[Option, ...]] = {}
+        self.options_of(self.speculation)
 
     @classmethod
     def from_pretrained(
@@ -61,10 +86,11 @@ class Engine:
         threads: int | None = None,
         cache_tokens: int | None = None,
         max_batch: int = 8,
+        draft_rows: int = MAX_STEP_ROWS,
     ) -> "Engine":
         """Load `model` (a folder, a hub id or an embedded name) and an engine over it. Raises `UserError` kinds."""
         target = load_target(model, dtype=dtype, device=device, threads=threads, cache_tokens=cache_tokens)
-        return cls(target, speculation=speculation, max_batch=max_batch)
+        return cls(target, speculation=speculation, max_batch=max_batch, draft_rows=draft_rows)
 
     def generate(
         self,
@@ -103,13 +129,30 @@ class Engine:
         texts = [prompts] if is_one(prompts) else list(prompts)
         params = spread(sampling or SamplingParams(), len(texts), SamplingParams, "sampling")
         configs = spread(speculation or self.speculation, len(texts), SpeculationConfig, "speculation")
+        self.know_costs([config for config in dict.fromkeys(configs) if config.adaptive])
         requests = [
             self.prepare(self.request(text, param, config, sample), index, sample)
             for index, (text, param, config) in enumerate(zip(texts, params, configs, strict=True))
             for sample in range(param.n)
         ]
         self.scheduler.submit(requests)
+        for running in requests:
+            self.policy.open(running)
         return requests
+
+    def know_costs(self, configs: list[SpeculationConfig]) -> None:
+        """Measure what steps cost, with any way to draft that `configs` leave to the policy, once for this engine.
+
+        An engine that is busy cannot measure and goes by what its steps have taken.
+        """
+        if not configs or self.policy.costs is not None:
+            return
+        if self.scheduler.idle:
+            ways = dict.fromkeys(option.speculation for config in configs for option in self.options_of(config))
+            costs = ready_costs(self, list(ways), seconds=self.cost_seconds)
+        else:
+            costs = rough_costs(self.statistics)
+        self.policy.costs = LiveCosts(costs)
 
     def request(self, prompt: Prompt, params: SamplingParams, config: SpeculationConfig, sample: int) -> Request:
         tokens, context = self.encode(prompt), self.target.context_length
@@ -127,18 +170,22 @@ class Engine:
         """Everything that serves a request. Raises `ConfigError` for parameters the vocabulary cannot meet."""
         tokenizer, vocabulary = self.target.tokenizer, self.target.vocabulary
         bad = self.bad_word_tokens(request.params)
-        drafter = self.drafter_for(request.speculation)
-        require_able(drafter, request.speculation)
+        options = self.options_of(request.speculation)
         return Running(
             request=request,
             index=index,
             sample=sample,
             sampler=RequestSampler(
-                request.params, seed=request.seed, prompt=request.prompt, vocabulary=vocabulary, bad_words=bad
+                request.params,
+                seed=request.seed,
+                prompt=request.prompt,
+                vocabulary=vocabulary,
+                bad_words=bad,
+                grammar=grammar_for(request.params, tokenizer, vocabulary),
             ),
             stopper=Stopper(request.params, vocabulary, Detokenizer(tokenizer) if tokenizer else None),
             rule=rules[request.speculation.rejection_sample_method],
-            options=(Option(drafter, request.speculation),),
+            options=self.policy.seated(options, request.speculation),
         )
 
     def bad_word_tokens(self, params: SamplingParams) -> list[list[int]]:
@@ -174,6 +221,17 @@ class Engine:
             self.drafters[key] = make_drafter(key, self.target)
         return self.drafters[key]
 
+    def options_of(self, config: SpeculationConfig) -> tuple[Option, ...]:
+        """Ways to draft by `config`, looked up once. Raises `ConfigError` for a key a drafter would pass over."""
+        if config not in self.options:
+            options = options_for(config, self.target, self.drafter_for)
+            for option in options:
+                require_able(option.drafter, option.speculation)
+            if config.prediction is not None:
+                return options  # a text of one request: not worth remembering
+            self.options[config] = options
+        return self.options[config]
+
     def run(self, requests: list[Running], outputs: dict[tuple[int, int], RequestOutput]) -> Iterator[TokenEvent]:
         """Step until `requests` are finished, filling `outputs`; what is left when the caller stops is cancelled."""
         try:
@@ -193,9 +251,7 @@ class Engine:
         batch = self.scheduler.next_batch()
         step.place_chunks(batch, pool)
         clock.append(perf_counter())
-        orders = [(work, work.running.options[0]) for work in batch if work.decides]
-        for (work, _), tree in zip(orders, step.propose(orders), strict=True):
-            step.place_draft(work, tree, pool)
+        self.policy.draft(batch, pool)
         clock.append(perf_counter())
         plan = step.plan_of(batch, pool.device)
         clock.append(perf_counter())
@@ -205,12 +261,17 @@ class Engine:
         verdicts = step.verify(batch, logits)
         step.share_successors(verdicts)
         events = self.commit(batch, verdicts)
+        committed = {running.request.id: event.tokens for running, event in events}
         clock.append(perf_counter())
         self.share_time(batch, clock)
-        return events
+        drafting = clock[2] - clock[1]
+        self.policy.learn(batch, verdicts, committed, draft=drafting, rest=clock[-1] - clock[0] - drafting)
+        return [(event, self.finish(running) if event.finish_reason else None) for running, event in events]
 
-    def commit(self, batch: list[Work], verdicts: list[tuple[Work, Tensor, Verdict]]) -> list:
-        """Edit slot tables, write tokens, tell drafters, close what has ended."""
+    def commit(
+        self, batch: list[Work], verdicts: list[tuple[Work, Tensor, Verdict]]
+    ) -> list[tuple[Running, TokenEvent]]:
+        """Edit slot tables, write tokens, tell drafters."""
         decided = {work.running.request.id: verdict for work, _, verdict in verdicts}
         for work in batch:
             kept = step.kept_slots(work, decided.get(work.running.request.id))
@@ -222,7 +283,7 @@ class Engine:
             committed[work.running.request.id] = event.tokens
             events.append((work.running, event))
         step.observe(batch, decided, committed)
-        return [(event, self.finish(running) if event.finish_reason else None) for running, event in events]
+        return events
 
     def write(self, work: Work, logits: Tensor, verdict: Verdict) -> TokenEvent:
         """Write the accepted run as far as its stop conditions allow."""
@@ -290,6 +351,7 @@ class Engine:
         """Forget a request that has ended or was cancelled, and free its slots."""
         for drafter in running.drafters:
             drafter.close(running.request)
+        self.policy.close(running.request)
         self.scheduler.finish(running)
 
     def share_time(self, batch: list[Work], clock: list[float]) -> None:

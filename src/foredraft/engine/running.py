@@ -76,7 +76,8 @@ class Work:
         chunk_slots: Their cache slots.
         tree: Its draft; empty where nothing was drafted.
         node_slots: Cache slots of the draft's nodes.
-        states: The target's hidden states of all rows by boundary, [rows, hidden] each, as its drafters need them.
+        states: The target's hidden states of the whole step by boundary, [T, hidden] each, if its drafters need any.
+        start: The request's first row among them.
         successors: The target's likeliest next tokens after the root and each node, as many as its drafters need.
     """
 
@@ -86,6 +87,7 @@ class Work:
     tree: DraftTree = field(default_factory=DraftTree)
     node_slots: list[int] = field(default_factory=list)
     states: States = field(default_factory=dict)
+    start: int = 0
     successors: list[list[int]] | None = None
 
     @property

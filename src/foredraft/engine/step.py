@@ -46,7 +46,7 @@ def place_draft(work: Work, tree: DraftTree, pool: SlotPool) -> None:
 def draft_task(work: Work, config: SpeculationConfig) -> DraftTask | None:
     """The request's order for a draft; none when it may write one token at most, which needs no draft."""
     running = work.running
-    depth = min(config.num_speculative_tokens, running.request.remaining - 1)
+    depth = min(config.depth, running.request.remaining - 1)
     if depth < 1:
         return None
     return DraftTask(
@@ -104,10 +104,10 @@ def wanted_features(batch: list[Work]) -> tuple[int, ...]:
 
 
 def share_features(batch: list[Work], plan: StepPlan, states: States) -> None:
-    """Give every request the hidden states its drafters need, of all of its rows."""
+    """Let every request find the hidden states of its rows, where some drafter of it needs any."""
     for work, segment in zip(batch, plan.segments, strict=True):
-        for boundary in work.running.wanted_states:
-            work.states[boundary] = states[boundary][segment.row_slice]
+        if work.running.wanted_states:
+            work.states, work.start = states, segment.start
 
 
 def share_successors(verdicts: list[tuple[Work, Tensor, Verdict]]) -> None:
@@ -118,18 +118,22 @@ def share_successors(verdicts: list[tuple[Work, Tensor, Verdict]]) -> None:
             work.successors = logits[:, :size].topk(min(count, size), dim=-1).indices.tolist()
 
 
-def keep_states(work: Work, verdict: Verdict | None) -> None:
-    """Of the step's hidden states, leave those of the rows that were kept."""
-    rows = work.chunk + len(work.tree)
-    kept = [*range(work.chunk), *(work.chunk + node for node in verdict.path)] if verdict else range(work.chunk)
-    if len(kept) < rows:
-        work.states = {boundary: state[kept] for boundary, state in work.states.items()}
+def kept_rows(work: Work, verdict: Verdict | None) -> slice | Tensor:
+    """Rows of the pack that the request has kept: its pending tokens, then the accepted path."""
+    path = verdict.path if verdict else []
+    if path == list(range(len(path))):  # a view costs next to nothing
+        return slice(work.start, work.start + work.chunk + len(path))
+    first = work.start + work.chunk
+    rows = [*range(work.start, first), *(first + node for node in path)]
+    return torch.tensor(rows, device=next(iter(work.states.values())).device)
 
 
-def observation(work: Work, drafter: Drafter, verdict: Verdict | None, committed: list[int]) -> Observation:
+def observation(
+    work: Work, drafter: Drafter, verdict: Verdict | None, committed: list[int], rows: slice | Tensor | None
+) -> Observation:
     """What a drafter is told of a step, once its slots are kept."""
     needs, path = drafter.needs, verdict.path if verdict else []
-    features = torch.cat([work.states[boundary] for boundary in needs.features], dim=-1) if needs.features else None
+    features = tuple(work.states[boundary][rows] for boundary in needs.features)
     successors = [row[: needs.successors] for row in work.successors] if needs.successors and work.successors else None
     return Observation(
         request=work.running.request,
@@ -155,11 +159,10 @@ def observe(batch: list[Work], verdicts: dict[int, Verdict], committed: dict[int
     for work in batch:
         name = work.running.request.id
         verdict, tokens = verdicts.get(name), committed.get(name, [])
-        if work.states:
-            keep_states(work, verdict)
+        rows = kept_rows(work, verdict) if work.states else None
         for drafter in work.running.drafters:
             if verdict is not None or drafter.needs.features:
                 _, seen = told.setdefault(id(drafter), (drafter, []))
-                seen.append(observation(work, drafter, verdict, tokens))
+                seen.append(observation(work, drafter, verdict, tokens, rows))
     for drafter, observations in told.values():
         drafter.observe(observations)

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from foredraft.core.errors import PromptError, require
 from foredraft.core.sampling_params import SamplingParams, whole
-from foredraft.core.speculation_config import CHAIN_RULES, SpeculationConfig
+from foredraft.core.speculation_config import CHAIN_RULES, OFF, SpeculationConfig
 from foredraft.engine.engine import Engine, Prompt
 from foredraft.evaluation.report import Report, all_figures, write_record
 from foredraft.evaluation.report_table import report_table
@@ -52,7 +52,7 @@ def report_drafters(
     Raises `PromptError` where a group is empty, `ConfigError` for a value out of range.
     """
     ways = {name: Contestant(engine=engine, config=config) for name, config in contestants.items()}
-    plain = {PLAIN: Contestant(engine=engine, config=SpeculationConfig())}
+    plain = {PLAIN: Contestant(engine=engine, config=OFF)}
     sampling = SamplingParams(max_new_tokens=max_new_tokens, seed=seed, ignore_eos=ignore_eos)
     return measure(
         plain | ways,
@@ -113,9 +113,7 @@ def check(
         SamplingParams(temperature=temperature)
     whole("rounds", rounds, 1)
     plain = contestants[PLAIN].config
-    require(
-        plain == SpeculationConfig(), f"contestant {PLAIN!r} has method {plain.method}; the name is plain decoding's"
-    )
+    require(plain == OFF, f"contestant {PLAIN!r} has method {plain.method}; the name is plain decoding's")
     for name, groups in means.items():
         unknown = [group for group in groups if group not in prompts]
         require(not unknown, f"mean {name!r} is over group {unknown[:1]}; there are {', '.join(prompts)}")

@@ -20,6 +20,7 @@ from foredraft.model.packed_model import PackedModel
 from foredraft.model.slot_pool import SlotPool
 from foredraft.model.target import ModelTarget
 
+COST_SECONDS = 0.3  # a call of `generate` may be short
 ASSISTANT = "assistant_model"  # what a speculation config calls the assistant
 
 
@@ -39,7 +40,8 @@ class ModuleEngine(Engine):
         packed = packed_model(module)
         pool = SlotPool(slots, module.device)
         place, vocabulary = find_device(str(module.device)), vocabulary_of(packed)
-        super().__init__(ModelTarget(type(module).__name__, packed, place, pool, None, vocabulary))
+        target = ModelTarget(type(module).__name__, packed, place, pool, None, vocabulary)
+        super().__init__(target, cost_seconds=COST_SECONDS)
         self.bad_words: list[list[int]] = []
         self.assistant = None if assistant is None else ref(assistant)
         self.assistant_drafter = None if assistant is None else self.drafter_over(assistant)

@@ -1,0 +1,325 @@
+"""`auto` against every fixed setting: tokens a second by workload, requests in flight and temperature, and verdicts.
+
+    python benchmarks/policy.py --output docs/results/policy-cpu.json
+
+A cell is a workload, a number of requests in flight and a temperature. Every contestant writes the same requests of a
+cell, a closed loop until all are done, and takes turns with the others cell by cell, a different one first each time.
+Each keeps one engine through the run, so `auto` learns as it would in a server. Three verdicts: `auto` is close to the
+best fixed setting in every cell, hardly slower than plain decoding in any, and faster than each single setting over all
+cells together. In fp32 a contestant that writes another text than plain decoding fails the run.
+"""
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from math import exp, log
+from pathlib import Path
+from statistics import fmean
+from typing import Annotated
+
+from cyclopts import App, CycloptsError, Parameter
+from drafters import changes_in, circumstances, names_in, refuse_named, token_prompts
+from policy_contestants import (
+    AUTO,
+    Cell,
+    Sample,
+    Turn,
+    configs_of,
+    make_engines,
+    requests_of,
+    require_room,
+    settings_of,
+    sweeps,
+    take_turns,
+    write_cell,
+)
+from policy_plot import as_markdown, plot, sentences
+from provenance import provenance
+from rich.console import Console
+from rich.progress import MofNCompleteColumn, Progress
+from workloads import own_prompts
+
+from foredraft import Engine, SamplingParams, SpeculationConfig, UserError
+from foredraft.core.errors import require
+from foredraft.core.sampling_params import whole
+from foredraft.evaluation.figures import Spread, spread
+from foredraft.evaluation.report import plain_json, write_record
+from foredraft.evaluation.turns import PLAIN
+
+NEAR_BEST = 0.95  # of the best fixed setting, in every cell
+ABOVE_PLAIN = 0.97  # of plain decoding, in every cell
+SHOWN = 3  # worst cells that are named; where more fail, all of those
+WARM_UP = "editing"  # the workload that is written before anything is measured, and in no cell
+WORKLOADS = "code,json,retrieval,maths,reasoning,chat,translation,creative"
+Many = Parameter(consume_multiple=True, negative=())
+app = App(help=__doc__)
+
+
+@app.default
+def main(
+    *,
+    output: Path,
+    target: str = "tiny",
+    draft_model: str = "tiny-draft",
+    contestants: str = "",
+    settings: str = "{}",
+    workloads: str = WORKLOADS,
+    concurrencies: Annotated[tuple[int, ...], Many] = (1, 4, 16),
+    temperatures: Annotated[tuple[float, ...], Many] = (0.0, 1.0),
+    prompts: int = 4,
+    max_new_tokens: int = 96,
+    ignore_eos: bool = False,
+    rounds: int = 2,
+    seed: int = 0,
+    dtype: str = "auto",
+    device: str = "cpu",
+    threads: int = 2,
+    cache_tokens: int = 8192,
+    markdown: Path | None = None,
+) -> int:
+    """Measure, print, and write OUTPUT (JSON, anew after every sweep over the workloads) with a picture beside it.
+
+    Args:
+        contestants: Names with commas between them; all that can be made where none is given.
+        settings: Keys of the speculative config to change, as JSON by contestant, such as
+            {"mtp": {"num_speculative_tokens": 2}}; a new name with a method adds a contestant.
+        workloads: Names with commas between them.
+        concurrencies: Requests in flight.
+        prompts: Least requests of a cell; one with more in flight has as many as those.
+        ignore_eos: Write on to max_new_tokens past the end of text.
+        cache_tokens: Cache slots of each engine.
+        markdown: File for the tables as markdown.
+    """
+    named, changes = names_in(contestants), changes_in(settings)
+    sampling = SamplingParams(max_new_tokens=max_new_tokens, seed=seed, ignore_eos=ignore_eos)
+    check(names_in(workloads), concurrencies, temperatures, {"--rounds": rounds, "--prompts": prompts})
+    chosen = settings_of(named, changes, draft_model)
+    configs, most = configs_of(chosen), max(concurrencies)
+    place = {"dtype": dtype, "device": device, "threads": threads, "cache_tokens": cache_tokens}
+
+    def load(config: SpeculationConfig) -> Engine:
+        return Engine.from_pretrained(target, speculation=config, max_batch=most, **place)
+
+    engines, left_out = make_engines(configs, load)
+    refuse_named(left_out, [*named, *changes])
+    texts = texts_of(engines[PLAIN], names_in(workloads), max(most, prompts), max_new_tokens)
+    require_room(engines, texts, sampling, most)
+    about = provenance() | place | circumstances(engines[PLAIN], texts)
+    about |= {"target": target, "draft_model": draft_model, "max_new_tokens": max_new_tokens, "ignore_eos": ignore_eos}
+    about |= {"seed": seed, "rounds": rounds, "prompts": prompts, "warm_up": WARM_UP, "left_out": left_out}
+    about |= {"contestants": {name: chosen[name] for name in engines}}
+    cells = sweeps([name for name in texts if name != WARM_UP], concurrencies, temperatures)
+    warm_up(engines, texts[WARM_UP], cells, sampling)
+    turns = take_turns(engines, texts, cells, sampling, rounds=rounds, least_requests=prompts)
+    found = follow(turns, cells, rounds, engines, lambda found: write_record(about | found, output))
+    show(about | found, output.with_suffix(".svg"), markdown)
+    return verdict(found["unlike_plain"], about["dtype"])
+
+
+def check(
+    workloads: list[str], concurrencies: tuple[int, ...], temperatures: tuple[float, ...], counts: dict[str, int]
+) -> None:
+    """Raises `ConfigError` for a workload, concurrency, temperature or count that cannot be."""
+    known = [name for name in own_prompts() if name != WARM_UP]
+    unknown = [name for name in workloads if name not in known]
+    require(bool(workloads) and not unknown, f"--workloads has {unknown or 'no name'}; known: {', '.join(known)}")
+    require(bool(concurrencies and temperatures), "there is no cell; give at least one concurrency and temperature")
+    for values in (workloads, concurrencies, temperatures):
+        require(len(set(values)) == len(values), f"{list(values)} names a value twice; give each once")
+    for concurrency in concurrencies:
+        whole("--concurrencies", concurrency, 1)
+    for temperature in temperatures:
+        SamplingParams(temperature=temperature)
+    for name, count in counts.items():
+        whole(name, count, 1)
+
+
+def texts_of(engine: Engine, workloads: list[str], count: int, new: int) -> dict[str, list[list[int]]]:
+    """Prompts of the workloads and of the warm-up. Raises `ConfigError` where none leaves room for the answer."""
+    own = own_prompts()
+    texts = token_prompts(engine, {name: own[name] for name in [*workloads, WARM_UP]}, count, new)
+    require(
+        WARM_UP in texts and len(texts) > 1,
+        f"--max-new-tokens is {new}; prompts and answers must fit a context of {engine.target.context_length}",
+    )
+    return texts
+
+
+def warm_up(
+    engines: Mapping[str, Engine], prompts: list[list[int]], cells: list[list[Cell]], sampling: SamplingParams
+) -> None:
+    """A few texts of everybody at every concurrency and temperature, from prompts that no cell has."""
+    for cell in (sweep[0] for sweep in cells):
+        own = replace(sampling, temperature=cell.temperature)
+        for engine in engines.values():
+            write_cell(engine, cell.concurrency, *requests_of(prompts, cell.concurrency, own))
+
+
+def follow(
+    turns, cells: list[list[Cell]], rounds: int, engines: Mapping[str, Engine], keep: Callable[[dict], None]
+) -> dict:
+    """Take all `turns`; what they say is handed to `keep` after every sweep, and at last returned."""
+    done: list[Turn] = []
+    reports: list[dict] = []
+    in_all = rounds * sum(map(len, cells))
+    with Progress(*Progress.get_default_columns(), MofNCompleteColumn(), console=Console(stderr=True)) as bar:
+        task = bar.add_task("turns", total=in_all)
+        for turn in turns:
+            done.append(turn)
+            bar.update(task, advance=1, description=f"round {turn.round + 1}: {turn.cell}")
+            if len(done) % len(cells[0]) == 0:
+                reports.append(policy_report(engines))
+                found = findings(done) | {"complete": len(done) == in_all, "policy_reports": reports}
+                keep(found)
+    return found
+
+
+def policy_report(engines: Mapping[str, Engine]) -> dict:
+    """What `auto` says of itself; nothing where it does not take part."""
+    return engines[AUTO].policy.report() if AUTO in engines else {}
+
+
+def findings(turns: Sequence[Turn]) -> dict:
+    """Everything the turns say, and the turns, as JSON holds it."""
+    names = list(turns[0].samples)
+    return plain_json(
+        {
+            "verdicts": judge(turns),
+            "choices": choices([turn.samples for turn in turns]),
+            "mix": {name: mix_record(turns, name) for name in names},
+            "unlike_plain": {name: sum(turn.samples[name].unlike_plain for turn in turns) for name in names},
+            "requests": sum(turn.requests for turn in turns),
+            "cells": [cell_record(cell, its) for cell, its in by_cell(turns).items()],
+            "turns": [turn.record() for turn in turns],
+        }
+    )
+
+
+def by_cell(turns: Sequence[Turn]) -> dict[Cell, list[Mapping[str, Sample]]]:
+    """Samples of each cell, a mapping a round."""
+    cells: dict[Cell, list[Mapping[str, Sample]]] = {}
+    for turn in turns:
+        cells.setdefault(turn.cell, []).append(turn.samples)
+    return cells
+
+
+def by_round(turns: Sequence[Turn]) -> list[dict[str, Sample]]:
+    """All cells of a round as one sample: tokens and seconds added up."""
+    rounds: dict[int, list[Turn]] = {}
+    for turn in turns:
+        rounds.setdefault(turn.round, []).append(turn)
+    return [{name: added([turn.samples[name] for turn in its]) for name in its[0].samples} for its in rounds.values()]
+
+
+def added(samples: list[Sample]) -> Sample:
+    parts = {part: sum(getattr(sample, part) for sample in samples) for part in ("tokens", "seconds", "rounds")}
+    return Sample(**parts)
+
+
+def ratio(samples: Sequence[Mapping[str, Sample]], name: str, reference: str = PLAIN) -> Spread:
+    """Tokens a second over the reference's, round by round."""
+    return spread(own[name].speed / own[reference].speed for own in samples)
+
+
+def best_fixed(samples: Sequence[Mapping[str, Sample]]) -> str:
+    """The fixed setting with the highest median ratio to plain decoding, which is one of them."""
+    return max((name for name in samples[0] if name != AUTO), key=lambda name: ratio(samples, name).median)
+
+
+def cell_record(cell: Cell, samples: Sequence[Mapping[str, Sample]]) -> dict:
+    return asdict(cell) | {
+        "best_fixed": best_fixed(samples),
+        "choices": choices(samples),
+        "contestants": {
+            name: {
+                "ratio": asdict(ratio(samples, name)),
+                "tokens_per_second": asdict(spread(own[name].speed for own in samples)),
+                "tau": sum(own[name].tokens for own in samples) / sum(own[name].rounds for own in samples),
+            }
+            for name in samples[0]
+        },
+    }
+
+
+def choices(samples: Sequence[Mapping[str, Sample]]) -> dict[str, float]:
+    """Shares of the rounds of `auto` by the way to draft that it chose, the largest first; empty without it."""
+    counts: Counter[str] = Counter()
+    for own in samples:
+        counts.update(own[AUTO].choices if AUTO in own else {})
+    return {way: count / counts.total() for way, count in counts.most_common()}
+
+
+def mix_record(turns: Sequence[Turn], name: str) -> dict:
+    """A contestant over all cells: tokens a second of everything it wrote, and the geometric mean of its cells."""
+    medians = [ratio(samples, name).median for samples in by_cell(turns).values()]
+    return {"ratio": asdict(ratio(by_round(turns), name)), "cell_mean": exp(fmean(map(log, medians)))}
+
+
+def judge(turns: Sequence[Turn]) -> dict | None:
+    """The three verdicts; none where `auto` took no part."""
+    if AUTO not in turns[0].samples:
+        return None
+    return {
+        "near_best": over_cells(turns, NEAR_BEST, best_fixed),
+        "above_plain": over_cells(turns, ABOVE_PLAIN, lambda _: PLAIN),
+        "mix": over_mix(turns),
+    }
+
+
+def over_cells(
+    turns: Sequence[Turn], limit: float, reference_of: Callable[[Sequence[Mapping[str, Sample]]], str]
+) -> dict:
+    """In how many cells the median ratio of `auto` to the reference reaches `limit`, and the worst of them."""
+    rows = []
+    for cell, samples in by_cell(turns).items():
+        reference = reference_of(samples)
+        rows.append({"cell": str(cell), "against": reference} | asdict(ratio(samples, AUTO, reference)))
+    rows.sort(key=lambda row: row["median"])
+    failed = sum(row["median"] < limit for row in rows)
+    return {
+        "limit": limit,
+        "cells": len(rows),
+        "hold": len(rows) - failed,
+        "holds": not failed,
+        "worst": rows[: max(SHOWN, failed)],
+    }
+
+
+def over_mix(turns: Sequence[Turn]) -> dict:
+    """Whether `auto` writes all cells together faster than the single best fixed setting does."""
+    samples = by_round(turns)
+    best = best_fixed(samples)
+    found = ratio(samples, AUTO, best)
+    return {"against": best} | asdict(found) | {"holds": found.median > 1}
+
+
+def show(result: dict, picture: Path, markdown: Path | None) -> None:
+    """The picture, the tables as markdown where they are wanted, and on the screen with the verdicts."""
+    tables = as_markdown(result)
+    if not plot(result, picture):
+        print("no plot: matplotlib is not installed", file=sys.stderr)
+    if markdown is not None:
+        markdown.parent.mkdir(parents=True, exist_ok=True)
+        markdown.write_text(tables, encoding="utf-8")
+    print(tables, *sentences(result), sep="\n")
+
+
+def verdict(unlike_plain: dict[str, int], dtype: str) -> int:
+    """1 where a contestant changed the text in fp32, which rounding does not explain; otherwise 0."""
+    changed = {name: count for name, count in unlike_plain.items() if count}
+    print(f"requests whose text is not plain decoding's: {changed or 'none'}")
+    return int(bool(changed) and dtype == "float32")
+
+
+def command(arguments: list[str] | None = None) -> int:
+    """Run the command line; a mistake is one line and exit code 2."""
+    try:
+        return app(arguments, print_error=False, exit_on_error=False, result_action="return_value") or 0
+    except (UserError, CycloptsError) as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(command())

@@ -1,0 +1,187 @@
+"""Acceptance as it is learned: for each request, way to draft and position, on top of what earlier requests taught.
+
+A rate is a Beta posterior. Its prior comes from all requests of the same class (see `RequestPolicy`), worth a few
+observations only, since texts differ; a request's own observations fade, so that a change of text shows within a few
+dozen steps.
+"""
+
+from dataclasses import dataclass, field
+from math import sqrt
+
+UNSEEN = 0.6  # acceptance of a position nobody has tried
+PRIOR_STRENGTH = 6.0  # most observations that everything learned before is worth to a request
+PRIOR_WORTH = 5.0  # observations of earlier requests that are worth one of its own
+FADE = 0.91  # what a request's earlier observations are worth after each new one
+PAST_FADE = 0.998  # the same over all requests
+MOST = 0.98  # acceptance nothing is expected to exceed
+LEAST_LIKE = 0.3  # how much less than usual one depth may make the next one be expected to be accepted
+STALE_FADE = 0.985  # and for each step in which nothing was observed
+HOPE_STEPS = 20  # steps without a try after which hope reaches another deviation further
+RECENT = 3  # steps for which the last outcome says what to hope for
+CHANCE_EDGES = (0.1, 0.25, 0.4, 0.55, 0.7, 0.85, 0.95)
+CHANCE_CENTRES = (0.05, 0.18, 0.33, 0.48, 0.63, 0.78, 0.9, 0.98)
+
+
+@dataclass(slots=True)
+class Tally:
+    """Faded counts of a yes-or-no outcome."""
+
+    hits: float = 0.0
+    tries: float = 0.0
+
+    def add(self, hit: bool, fade: float) -> None:
+        self.hits = self.hits * fade + hit
+        self.tries = self.tries * fade + 1.0
+
+    def fade(self, factor: float) -> None:
+        self.hits *= factor
+        self.tries *= factor
+
+    def mean(self, guess: float, strength: float) -> float:
+        """Posterior mean under a prior of mean `guess` worth `strength` observations."""
+        return (self.hits + strength * guess) / (self.tries + strength)
+
+
+@dataclass(slots=True)
+class Rate:
+    """A request's acceptance at one place, and what all requests of its kind have seen there."""
+
+    past: Tally
+    own: Tally = field(default_factory=Tally)
+
+    def learn(self, hit: bool) -> None:
+        self.own.add(hit, FADE)
+        self.past.add(hit, PAST_FADE)
+
+    def usual(self, guess: float) -> float:
+        """The mean over all requests, `guess` where there were none."""
+        return self.past.mean(guess, 2.0)
+
+    def estimate(self, prior: float) -> tuple[float, float]:
+        """Mean given a prior mean, and its standard deviation: how far it may reasonably be off."""
+        strength = min(2.0 + self.past.tries / PRIOR_WORTH, PRIOR_STRENGTH)
+        mean = self.own.mean(prior, strength)
+        return mean, sqrt(mean * (1.0 - mean) / (self.own.tries + strength + 1.0))
+
+
+class Past:
+    """What all requests so far have taught, by temperature class and place."""
+
+    def __init__(self) -> None:
+        self.tallies: dict[tuple, Tally] = {}
+        self.worths: dict[tuple, float] = {}  # tokens that asking an instant way was worth lately
+
+    def tally(self, *place) -> Tally:
+        if place not in self.tallies:
+            self.tallies[place] = Tally()
+        return self.tallies[place]
+
+
+class DepthAcceptance:
+    """How deep a way to draft is accepted, for one request.
+
+    Position j's rate is that of a draft being accepted at depth j once it was at depth j - 1; the expected number of
+    accepted tokens of a draft of depth L is the sum over j <= L of the product of the rates up to j.
+
+    Attributes:
+        expected: Expected accepted tokens by depth, [depth + 1].
+        tried_at, last: The step it was last tried in, and the tokens accepted then.
+        faded_at: The step observations have faded to.
+    """
+
+    def __init__(self, past: Past, kind: tuple, depth: int) -> None:
+        self.rates = [Rate(past.tally(*kind, "depth", position)) for position in range(depth)]
+        self.tried_at, self.faded_at, self.last = 0, 0, 0
+        self.refresh()
+
+    def move(self, past: Past, kind: tuple) -> None:
+        """Start from what requests of another kind have taught; what this one has taught stays."""
+        for position, rate in enumerate(self.rates):
+            rate.past = past.tally(*kind, "depth", position)
+        self.refresh()
+
+    def refresh(self) -> None:
+        self.expected, self.estimates = [0.0], []
+        usual, sure, likeness = UNSEEN, 1.0, 1.0
+        for rate in self.rates:
+            usual = rate.usual(usual)
+            mean, deviation = rate.estimate(min(usual * likeness, MOST))
+            # Where a text is harder than most at one depth it is so at the next, which is seldom reached.
+            likeness = min(max(mean / usual, LEAST_LIKE), 1.0 / LEAST_LIKE)
+            self.estimates.append((mean, deviation))
+            sure *= mean
+            self.expected.append(self.expected[-1] + sure)
+
+    def hoped(self, depth: int, step: int) -> float:
+        """Accepted tokens of a draft of `depth` as far up as they may reasonably be in the request's step `step`.
+
+        Hope grows with the time since the last try, and what has just gone well may go on so.
+        """
+        trust = 1.0 + (step - self.tried_at) / HOPE_STEPS
+        sure = total = 1.0
+        for mean, deviation in self.estimates[:depth]:
+            sure *= min(1.0, mean + trust * deviation)
+            total += sure
+        return max(total - 1.0, min(self.last, depth) if self.lucky(step) else 0.0)
+
+    def lucky(self, step: int) -> bool:
+        """Whether it has just gone well."""
+        return self.last > 0 and step - self.tried_at <= RECENT
+
+    def urgency(self, step: int) -> float:
+        """What is to be tried first: what has just gone well, then what was not tried for longest."""
+        idle = step - self.tried_at
+        return 1e6 + self.last if self.lucky(step) else 1.0 + idle
+
+    def learn(self, depth: int, accepted: int, step: int) -> None:
+        """A draft that might go `depth` deep was accepted to depth `accepted`, in the request's step `step`."""
+        self.let_fade(step)
+        reached = min(depth, accepted + 1)
+        for position, rate in enumerate(self.rates):
+            if position < reached:
+                rate.learn(position < accepted)
+            else:
+                rate.own.fade(FADE)
+        self.tried_at, self.last = step, accepted
+        self.refresh()
+
+    def let_fade(self, step: int) -> None:
+        """Trust the request's own observations less the longer ago they were made."""
+        if step > self.faded_at + 1:
+            factor = STALE_FADE ** (step - self.faded_at - 1)
+            for rate in self.rates:
+                rate.own.fade(factor)
+            self.refresh()
+        self.faded_at = step
+
+
+class ChanceAcceptance:
+    """What a drafter's own estimates are worth: acceptance by stated chance and by first or later depth."""
+
+    def __init__(self, past: Past, kind: tuple) -> None:
+        self.rates = {
+            (level, later): Rate(past.tally(*kind, "chance", level, later))
+            for level in range(len(CHANCE_CENTRES))
+            for later in (False, True)
+        }
+        self.known: dict[tuple[int, bool], float] = {}
+
+    def rate(self, chance: float, depth: int) -> float:
+        """How often a node of this stated chance at this depth, 1 for the root's children, is accepted."""
+        place = (level_of(chance), depth > 1)
+        if place not in self.known:
+            rate = self.rates[place]
+            self.known[place] = rate.estimate(rate.usual(CHANCE_CENTRES[place[0]]))[0]
+        return self.known[place]
+
+    def learn(self, chance: float, depth: int, hit: bool) -> None:
+        place = (level_of(chance), depth > 1)
+        self.rates[place].learn(hit)
+        self.known.pop(place, None)
+
+
+def level_of(chance: float) -> int:
+    for level, edge in enumerate(CHANCE_EDGES):
+        if chance < edge:
+            return level
+    return len(CHANCE_EDGES)

@@ -1,0 +1,161 @@
+"""Spends a step's drafts where expected committed tokens per second are highest, over the whole batch (as SmartSpec,
+Liu et al. 2406.14066, does with one length for all; here each request has its own drafter, length and shape).
+
+With n requests, expected accepted tokens g_i and draft nodes r_i, a step takes F(n + sum r_i) and each drafter call its
+own time D; what is to be made large is (n + sum g_i) / (F + sum D). At the best rate, a plan is worth its gain less
+what its seconds would bring elsewhere, gain - rate * seconds, so the choice splits by request once the rate is known.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+SWEEPS = 2
+MARGIN = 0.06  # tokens that a draft must gain beyond its cost: estimates are not better than that
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One way to serve one request in a step.
+
+    Attributes:
+        label: The drafter call it needs; none for plain decoding and for a draft that is already there.
+        gain: Expected accepted tokens.
+        hoped: As `gain`, as high as it may reasonably be.
+        rows: Draft nodes it brings to the target's forward.
+        place: What it stands for; the caller's own.
+        urgency: How much there is to find out by trying it; 0 for nothing.
+    """
+
+    label: str | None
+    gain: float
+    hoped: float
+    rows: int
+    place: int
+    urgency: float = 0.0
+
+
+PLAIN = -1  # place of the plan that drafts nothing
+NOTHING = Plan(None, 0.0, 0.0, 0, PLAIN)
+
+
+class Prices(Protocol):
+    """What a step and its drafter calls cost, in seconds."""
+
+    def step(self, draft_rows: int) -> float:
+        """The step without drafting, with so many draft nodes over all requests."""
+
+    def draft(self, label: str, requests: int) -> float:
+        """One drafter call for so many requests."""
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """A plan for each request.
+
+    Attributes:
+        chosen: The plans.
+        rate: Expected committed tokens per second.
+        row_price: Expected tokens that the time of one more draft node is worth; 0 for a request alone, whose plans are
+            compared exactly.
+    """
+
+    chosen: list[Plan]
+    rate: float
+    row_price: float
+
+
+def allocate(menus: Sequence[Sequence[Plan]], prices: Prices) -> Allocation:
+    """The best plan for each request; `menus` [n] hold each request's plans, plain decoding among them."""
+    if len(menus) == 1:
+        return best_alone(menus[0], prices)
+    best = improved(best_uniform(menus, prices), menus, prices)
+    rate = rate_of(best, prices)
+    return Allocation(best, rate, row_price(best, rate, prices))
+
+
+def best_alone(menu: Sequence[Plan], prices: Prices) -> Allocation:
+    """The plan of the highest rate for a request alone: the common case, and asked in every step."""
+    best, top, rate = menu[0], 0.0, 0.0
+    for plan in menu:
+        seconds = prices.step(plan.rows)
+        if plan.label is not None:
+            seconds += prices.draft(plan.label, 1)
+        speed = (1.0 + plan.gain - (MARGIN if plan.rows else 0.0)) / seconds
+        if speed > top:
+            best, top, rate = plan, speed, (1.0 + plan.gain) / seconds
+    return Allocation([best], rate, 0.0)
+
+
+def rate_of(chosen: Sequence[Plan], prices: Prices) -> float:
+    """Expected committed tokens per second."""
+    calls = Counter(plan.label for plan in chosen if plan.label is not None)
+    seconds = prices.step(sum(plan.rows for plan in chosen))
+    seconds += sum(prices.draft(label, count) for label, count in calls.items())
+    return (len(chosen) + sum(plan.gain for plan in chosen)) / seconds
+
+
+def row_price(chosen: Sequence[Plan], rate: float, prices: Prices) -> float:
+    rows = sum(plan.rows for plan in chosen)
+    return rate * (prices.step(rows + 4) - prices.step(rows)) / 4
+
+
+def best_uniform(menus: Sequence[Sequence[Plan]], prices: Prices) -> list[Plan]:
+    """The best choice in which all requests that draft use the same drafter call, or drafts that are there."""
+    labels = {plan.label for menu in menus for plan in menu}
+    choices = [[longest(menu, {None, label}) for menu in menus] for label in labels]
+    choices.append([min(menu, key=lambda plan: (plan.label is not None, plan.rows)) for menu in menus])
+    return max(choices, key=lambda chosen: rate_of(chosen, prices))
+
+
+def longest(menu: Sequence[Plan], labels: set[str | None]) -> Plan:
+    """The plan of the highest gain among those of `labels`; a request that has none of them keeps its first plan."""
+    return max((plan for plan in menu if plan.label in labels), key=lambda plan: plan.gain, default=menu[0])
+
+
+def improved(chosen: list[Plan], menus: Sequence[Sequence[Plan]], prices: Prices) -> list[Plan]:
+    """Let each request take the plan that is worth most at the rate reached, while that raises the rate."""
+    rate = rate_of(chosen, prices)
+    for _ in range(SWEEPS):
+        values = Values(chosen, rate, prices)
+        fresh = [max(menu, key=values.of) for menu in menus]
+        fresh_rate = rate_of(fresh, prices)
+        if fresh_rate <= rate:
+            break
+        chosen, rate = fresh, fresh_rate
+    return chosen
+
+
+class Values:
+    """What plans are worth, in tokens, beside what the batch has chosen: gain less rate times marginal seconds.
+
+    For a request alone in its step these seconds are known exactly; beside others rows have a price each.
+    """
+
+    def __init__(self, chosen: Sequence[Plan], rate: float, prices: Prices) -> None:
+        self.rate, self.prices = rate, prices
+        self.requests, self.alone = len(chosen), len(chosen) == 1
+        self.row_price = 0.0 if self.alone else row_price(chosen, rate, prices)
+        self.calls = Counter(plan.label for plan in chosen)
+        self.shares: dict[tuple[str, int], float] = {}
+
+    def of(self, plan: Plan) -> float:
+        return plan.gain - self.cost(plan) - (MARGIN if plan.rows else 0.0)
+
+    def cost(self, plan: Plan) -> float:
+        """Tokens that the plan's rows and its share of a drafter call cost."""
+        return self.rows_cost(plan) + (self.share(plan.label, max(self.calls[plan.label], 1)) if plan.label else 0.0)
+
+    def shared_cost(self, plan: Plan) -> float:
+        """As `cost`, were everybody to take part in the call."""
+        return self.rows_cost(plan) + (self.share(plan.label, self.requests) if plan.label else 0.0)
+
+    def rows_cost(self, plan: Plan) -> float:
+        return self.rate * self.prices.step(plan.rows) if self.alone else self.row_price * plan.rows
+
+    def share(self, label: str, requests: int) -> float:
+        key = (label, requests)
+        if key not in self.shares:
+            self.shares[key] = self.rate * self.prices.draft(label, requests) / requests
+        return self.shares[key]

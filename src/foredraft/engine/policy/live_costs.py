@@ -1,0 +1,123 @@
+"""Measured costs, corrected while the engine runs: the machine may be busier now than when they were measured."""
+
+from bisect import bisect_left
+from dataclasses import dataclass, field
+
+from foredraft.core.outcome import SpeculationStatistics
+from foredraft.engine.step_costs import ForwardCost, StepCosts
+
+FOLLOW = 0.1  # weight of a new observation
+SETTLED = 1.0  # observations after which a cell speaks for itself
+WILDEST = 3.0  # an observation further off than this factor is cut to it
+
+
+@dataclass(slots=True)
+class Drift:
+    """How observed times compare to those expected."""
+
+    factor: float = 1.0
+    seen: float = 0.0
+
+    def follow(self, ratio: float) -> None:
+        ratio = min(max(ratio, self.factor / WILDEST), self.factor * WILDEST)
+        self.seen += 1.0
+        self.factor += (ratio - self.factor) * max(FOLLOW, 1.0 / (self.seen + 1.0))
+
+
+@dataclass(slots=True)
+class Cell(Drift):
+    """Steps of about the same size; `rows` is what they have on average."""
+
+    rows: float = 0.0
+
+
+def between(points: list[tuple[float, float]], x: float) -> float:
+    """The value at `x` on the line through points of rising places, level beyond its ends."""
+    above = bisect_left(points, (x,))
+    if above == 0 or above == len(points):
+        return points[min(above, len(points) - 1)][1]
+    (left, low), (right, high) = points[above - 1], points[above]
+    return low + (high - low) * (x - left) / (right - left) if right > left else high
+
+
+@dataclass
+class LiveCosts:
+    """Seconds of steps and drafts as expected now.
+
+    A step is everything but drafting: the target's forward, verification and bookkeeping. What it takes beyond the
+    measured forward is learned by kind of request (sampling costs more than argmax) and number of rows.
+
+    Attributes:
+        table: What was measured.
+        whole, cells: How steps compare to it, all of a kind and those of one size.
+        drafts: How drafter calls compare, by label and size.
+        known_drafts, known_factors: As last computed.
+    """
+
+    table: StepCosts
+    whole: dict[bool, Drift] = field(default_factory=lambda: {False: Drift(), True: Drift()})
+    cells: dict[tuple[int, bool], dict[int, Cell]] = field(default_factory=dict)
+    known_factors: dict[tuple[int, int, bool], float] = field(default_factory=dict)
+    drafts: dict[tuple[str, int], Drift] = field(default_factory=dict)
+    known_drafts: dict[tuple[str, int], float] = field(default_factory=dict)
+
+    def step_seconds(self, rows: int, requests: int, context: float, sampled: bool) -> float:
+        """A step of `rows` packed rows, of `requests` with so many committed positions each on average."""
+        return self.table.forward_seconds(rows, requests, context) * self.factor(rows, requests, sampled)
+
+    def factor(self, rows: int, requests: int, sampled: bool) -> float:
+        """How much longer steps of this size take than their forward was measured to: as those of the nearest sizes
+        that have been seen."""
+        key = (rows, requests, sampled)
+        if key not in self.known_factors:
+            cells = self.cells.get((size_class(requests), sampled), {})
+            seen = sorted((cell.rows, self.settled(cell, sampled)) for cell in cells.values())
+            self.known_factors[key] = between(seen, rows) if seen else self.whole[sampled].factor
+        return self.known_factors[key]
+
+    def settled(self, cell: "Cell", sampled: bool) -> float:
+        """A cell's factor, as far as it has been seen."""
+        return (cell.factor * cell.seen + self.whole[sampled].factor * SETTLED) / (cell.seen + SETTLED)
+
+    def saw_step(self, rows: int, requests: int, context: float, sampled: bool, seconds: float) -> None:
+        ratio = seconds / self.table.forward_seconds(rows, requests, context)
+        self.whole[sampled].follow(ratio)
+        cells = self.cells.setdefault((size_class(requests), sampled), {})
+        cell = cells.setdefault(size_class(rows), Cell(rows=rows))
+        cell.follow(ratio)
+        cell.rows += FOLLOW * (rows - cell.rows)
+        self.known_factors.clear()
+
+    def draft_seconds(self, label: str, requests: int) -> float:
+        """A call for drafts of so many requests; an option nobody measured is taken to cost a plain step."""
+        seconds = self.known_drafts.get((label, requests))
+        if seconds is None:
+            drift = self.drafts.get((label, size_class(requests)))
+            seconds = self.expected_draft(label, requests) * (drift.factor if drift else 1.0)
+            self.known_drafts[label, requests] = seconds
+        return seconds
+
+    def expected_draft(self, label: str, requests: int) -> float:
+        """What was measured when the engine was idle."""
+        measured = self.table.draft_seconds(label, requests)
+        return self.table.forward_seconds(requests, requests, 0) if measured is None else measured
+
+    def saw_draft(self, label: str, requests: int, seconds: float) -> None:
+        expected = self.expected_draft(label, requests)
+        if expected:  # drafting nothing costs nothing
+            self.drafts.setdefault((label, size_class(requests)), Drift()).follow(seconds / expected)
+            self.known_drafts.clear()
+
+
+def rough_costs(statistics: SpeculationStatistics) -> StepCosts:
+    """A step's mean time so far as the cost of any step, where nothing could be measured; what is seen corrects it."""
+    seconds = statistics.verify_seconds / max(statistics.rounds, 1) or 1e-3
+    return StepCosts(forwards=(ForwardCost(rows=1, requests=1, context=0, seconds=seconds),), drafts={})
+
+
+def size_class(count: int) -> int:
+    """Sizes told apart: each up to 4, then four to an octave."""
+    if count <= 4:
+        return count
+    octave = count.bit_length()
+    return octave * 4 + (count >> (octave - 3)) % 4 + 100

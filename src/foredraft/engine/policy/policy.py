@@ -1,0 +1,313 @@
+"""The speculation policy at work: asks drafters, chooses, and learns from what became of it."""
+
+from collections import Counter
+from collections.abc import Sequence
+from time import perf_counter
+from typing import Any
+
+from torch import Tensor
+
+from foredraft.core.draft_tree import DraftTree
+from foredraft.core.outcome import SpeculationStatistics, Verdict
+from foredraft.core.request import Request
+from foredraft.core.speculation_config import SpeculationConfig
+from foredraft.engine import step
+from foredraft.engine.policy.acceptance import Past
+from foredraft.engine.policy.allocation import PLAIN, Plan, Values
+from foredraft.engine.policy.decision import Decider, Experiment, StepPrices, within
+from foredraft.engine.policy.live_costs import LiveCosts
+from foredraft.engine.policy.request_policy import RequestPolicy
+from foredraft.engine.policy.seat import Offer, Seat, depth_of, temperature_class, way_of
+from foredraft.engine.policy.shortlist import shortlist
+from foredraft.engine.policy.trimming import best_count, path_rates, ranked_nodes, worthwhile
+from foredraft.engine.running import Option, Running, Work
+from foredraft.model.slot_pool import SlotPool
+
+PLAIN_LABEL = "plain"
+HOLD_STEPS = 3  # further steps for which a decision stands
+ASK_FACTOR = 1.5  # what looking at an instant draft costs in all, in units of making it
+SURE_FIRST, SURE_EVERY = 4, 16  # how sure the target is is looked at in so many first steps, then every so many
+LOGITS_ROOT = 0  # the root's row
+
+
+class Policy:
+    """Chooses how each request is drafted for in each step.
+
+    Attributes:
+        draft_rows: Most draft nodes of one step over all requests.
+        requests: What is known of each running request.
+        past: What all requests so far have taught.
+        decider: Choices and what exploration has cost.
+        choices: Steps by the way chosen, over all requests.
+        costs: What steps and drafts cost now; none until a request leaves a choice.
+        seats: The deciding requests of the current step.
+        values, experiment: By what plans are compared since the last decision, and what the current step tries.
+        held, held_steps: Requests of the last decision, and steps since.
+        ask_price: Tokens that asking an instant drafter costs.
+        surplus: Seconds that first drafts of this step took beyond what was expected.
+        plain_seconds: What plain decoding would have taken for all tokens written so far.
+    """
+
+    def __init__(self, *, draft_rows: int) -> None:
+        self.draft_rows = draft_rows
+        self.requests: dict[int, RequestPolicy] = {}
+        self.past, self.decider = Past(), Decider()
+        self.choices: Counter[str] = Counter()
+        self.costs: LiveCosts | None = None
+        self.seats: list[Seat] = []
+        self.values: Values | None = None
+        self.experiment: Experiment | None = None
+        self.held: list[int] | None = None
+        self.held_steps = 0
+        self.ask_price = 0.0
+        self.surplus = 0.0
+        self.plain_seconds = 0.0
+
+    def open(self, running: Running) -> None:
+        """Begin to know a request."""
+        request, fixed = running.request, not running.request.speculation.adaptive
+        assert fixed or self.costs is not None
+        ways = [way_of(option) for option in running.options]
+        self.requests[request.id] = RequestPolicy(ways, self.past, temperature_class(request), fixed=fixed)
+
+    def seated(self, options: tuple[Option, ...], config: SpeculationConfig) -> tuple[Option, ...]:
+        """The options of those drafters that take part in a request: all that its config names, else a short list."""
+        if not config.adaptive or config.drafters:
+            return options
+        return shortlist(options, self.costs)
+
+    def close(self, request: Request) -> None:
+        """The request has finished or was cancelled."""
+        self.requests.pop(request.id, None)
+
+    def draft(self, batch: list[Work], pool: SlotPool) -> None:
+        """Give every deciding request its draft for this step, with cache slots for the nodes."""
+        deciding = [work for work in batch if work.decides]
+        self.seats = [Seat(work, self.requests[work.running.request.id], depth_of(work)) for work in deciding]
+        if all(seat.known.fixed for seat in self.seats):
+            self.experiment, self.values, self.held = None, None, None
+            for seat in self.seats:
+                seat.place = 0
+            self.place(self.proposed(self.seats), pool)
+        else:
+            self.choose(self.prices(batch), pool)
+
+    def choose(self, prices: StepPrices, pool: SlotPool) -> None:
+        """Look at instant drafts, decide, ask for the other drafts, and leave out what does not pay."""
+        held = self.holds()
+        asked = self.ask_instant(prices)
+        if not held:
+            self.decide(prices)
+        if held and not asked:
+            plans = [seat.known.base for seat in self.seats]
+        else:
+            plans = within(self.final(), self.draft_rows)
+            if not held:
+                self.decider.note(plans, prices)
+        for seat, plan in zip(self.seats, plans, strict=True):
+            seat.place = plan.place
+        self.place_all(prices, pool)
+
+    def place_all(self, prices: StepPrices, pool: SlotPool) -> None:
+        """Ask for the drafts that are not there yet, and give everybody's nodes their slots."""
+        calling = [seat for seat in self.seats if seat.place != PLAIN and seat.place not in seat.offers]
+        if calling:
+            self.place(self.timed(calling, prices), pool)
+        taken = [(seat, seat.offers[seat.place]) for seat in self.seats if seat.place in seat.offers]
+        self.place(((seat, offer.tree.only(offer.nodes)) for seat, offer in taken), pool)
+
+    def holds(self) -> bool:
+        """Whether what was decided before still stands, for the same requests and a few steps: acceptance moves
+        slowly, and deciding takes time."""
+        self.held_steps += 1
+        self.experiment, self.surplus = None, 0.0
+        return self.held_steps <= HOLD_STEPS and self.held == [seat.id for seat in self.seats]
+
+    def decide(self, prices: StepPrices) -> None:
+        """Choose a way for every request, as if there were no instant drafts."""
+        menus = [seat.menu() for seat in self.seats]
+        remaining = [seat.work.running.request.remaining for seat in self.seats]
+        decision = self.decider.decide(menus, remaining, prices)
+        self.values, self.experiment = decision.values, decision.experiment
+        for seat, plan in zip(self.seats, decision.chosen, strict=True):
+            seat.known.base = plan
+        ids = [seat.id for seat in self.seats]
+        if ids != self.held:
+            self.decider.renew()
+        self.held, self.held_steps = ids, 0
+        instant = {way.label for seat in self.seats for way in seat.known.ways if way.instant}
+        dearest = max((prices.draft(label, 1) for label in instant), default=0.0)
+        self.ask_price = ASK_FACTOR * dearest * len(self.seats) / prices.step(0)
+
+    def final(self) -> list[Plan]:
+        """What was decided, but for instant drafts worth more; an experiment waits where there is one of these."""
+        plans = [seat.best(self.values) for seat in self.seats]
+        if self.experiment is not None:
+            concerned = range(len(plans)) if self.experiment.place is None else [self.experiment.place]
+            if any(plans[i].place in self.seats[i].offers for i in concerned):
+                self.experiment = None
+            else:
+                return self.experiment.applied(plans)
+        return plans
+
+    @staticmethod
+    def place(drafts, pool: SlotPool) -> None:
+        for seat, tree in drafts:
+            step.place_draft(seat.work, tree, pool)
+
+    def proposed(self, seats: Sequence[Seat]) -> list[tuple[Seat, DraftTree]]:
+        """Drafts by the ways chosen."""
+        orders = [(seat.work, seat.work.running.options[seat.place]) for seat in seats]
+        return list(zip(seats, step.propose(orders), strict=True))
+
+    def timed(self, seats: Sequence[Seat], prices: StepPrices) -> list[tuple[Seat, DraftTree]]:
+        """As `proposed`, less the nodes that do not pay; one way after the other, each call's time noted."""
+        groups: dict[str, list[Seat]] = {}
+        for seat in seats:
+            groups.setdefault(seat.known.ways[seat.place].label, []).append(seat)
+        drafts = []
+        for label, group in groups.items():
+            start = perf_counter()
+            drafts += [(seat, self.trimmed(seat, tree, prices)) for seat, tree in self.proposed(group)]
+            self.saw_draft(label, group, perf_counter() - start)
+        order = {id(seat): i for i, seat in enumerate(seats)}
+        return sorted(drafts, key=lambda pair: order[id(pair[0])])
+
+    def saw_draft(self, label: str, group: Sequence[Seat], seconds: float) -> None:
+        """A drafter that was not asked for a while first catches up with the text; its usual cost shows afterwards."""
+        owner = group[0].known.ways[group[0].place].owner
+        if all(seat.known.steps - seat.known.called.get(owner, -2) <= 1 for seat in group):
+            self.costs.saw_draft(label, len(group), seconds)
+        else:
+            self.surplus += max(0.0, seconds - self.costs.draft_seconds(label, len(group)))
+        for seat in group:
+            seat.known.called[owner] = seat.known.steps
+
+    def ask_instant(self, prices: StepPrices) -> bool:
+        """Let instant ways draft where that has been worth their time, and see which of their nodes would pay."""
+        asked: dict[str, list[tuple[Seat, int]]] = {}
+        for seat in self.seats:
+            if seat.depth > 0 and not seat.known.fixed:
+                for place in seat.known.instant:
+                    if seat.known.asks(place, self.ask_price):
+                        asked.setdefault(seat.known.ways[place].label, []).append((seat, place))
+        for label, group in asked.items():
+            start = perf_counter()
+            orders = [(seat.work, seat.work.running.options[place]) for seat, place in group]
+            for (seat, place), tree in zip(group, step.propose(orders), strict=True):
+                seat.offers[place] = self.offer(seat, place, tree, prices)
+            self.costs.saw_draft(label, len(group), perf_counter() - start)
+        return bool(asked)
+
+    def offer(self, seat: Seat, place: int, tree: DraftTree, prices: StepPrices) -> Offer:
+        if not len(tree):
+            return Offer(tree, [], 0.0)
+        rates = path_rates(tree, seat.known.chances[seat.known.ways[place].kind].rate)
+        nodes = self.paying(rates, prices)
+        return Offer(tree, nodes, sum(rates[node] for node in nodes))
+
+    def paying(self, rates: list[float], prices: StepPrices) -> list[int]:
+        """Nodes worth verifying: exactly where the request is alone, by the price of a row beside others."""
+        if len(self.seats) > 1:
+            return worthwhile(rates, self.values.row_price if self.values else 0.0)
+        count, _ = best_count(rates, prices.step)
+        return sorted(ranked_nodes(rates)[:count])
+
+    def trimmed(self, seat: Seat, tree: DraftTree, prices: StepPrices) -> DraftTree:
+        """The nodes of a fresh draft that pay; all of one whose drafter does not say, or that was sampled."""
+        if seat.known.fixed or tree.chances is None or tree.laws is not None or tree.probes or not len(tree):
+            return tree
+        rates = path_rates(tree, seat.known.chances[seat.known.ways[seat.place].kind].rate)
+        nodes = self.paying(rates, prices)
+        return tree if len(nodes) == len(tree) else tree.only(nodes)
+
+    def learn(
+        self,
+        batch: list[Work],
+        verdicts: list[tuple[Work, Tensor, Verdict]],
+        committed: dict[int, list[int]],
+        *,
+        draft: float,
+        rest: float,
+    ) -> None:
+        """Take in what became of a step.
+
+        Args:
+            batch: All of its work.
+            verdicts: Of the deciding requests, in their order, each with its rows of logits.
+            committed: Tokens written, by request.
+            draft, rest: Seconds of drafting and of everything else.
+        """
+        free = [work.running for work in batch if work.running.request.speculation.adaptive]
+        if not free:
+            return
+        whole, steady = draft + rest, all(work.chunk == 1 for work in batch)
+        self.decider.exploration.grow(whole * len(free) / len(batch), self.decider.recent)
+        if steady and self.held_steps % 2 == 0:  # every other step will do
+            rows = sum(1 + len(work.tree) for work in batch)
+            self.costs.saw_step(rows, len(batch), mean_context(batch), sampling(batch), rest)
+        if self.experiment is not None:
+            accepted = [len(verdict.path) for _, _, verdict in verdicts]
+            self.decider.exploration.book(self.experiment.lost(accepted, self.values.rate, self.surplus))
+        plain = self.values.prices.step(0) / self.values.requests if self.values else 0.0
+        for seat, (_, logits, verdict) in zip(self.seats, verdicts, strict=True):
+            if not seat.known.fixed:
+                self.learn_of(seat, logits, verdict)
+                self.count(seat, plain * len(committed[seat.id]) if steady else 0.0)
+        if not steady:  # prompts are read alike with and without drafts
+            for running in free:
+                self.note_plain(running.request.statistics, whole / len(batch))
+
+    @staticmethod
+    def learn_of(seat: Seat, logits: Tensor, verdict: Verdict) -> None:
+        known = seat.known
+        if seat.place != PLAIN:
+            known.learn(seat.place, seat.work.tree.guesses, verdict.path, seat.depth)
+        if known.steps < SURE_FIRST or known.steps % SURE_EVERY == 0:
+            known.saw_sureness(sureness(logits[LOGITS_ROOT]))
+        known.steps += 1
+
+    def count(self, seat: Seat, plain_seconds: float) -> None:
+        """Count the choice, and what plain decoding would have taken for the same tokens."""
+        label = PLAIN_LABEL if seat.place == PLAIN else seat.known.ways[seat.place].label
+        self.choices[label] += 1
+        statistics = seat.work.running.request.statistics
+        statistics.choices[label] = statistics.choices.get(label, 0) + 1
+        self.note_plain(statistics, plain_seconds)
+
+    def note_plain(self, statistics: SpeculationStatistics, seconds: float) -> None:
+        statistics.plain_seconds += seconds
+        self.plain_seconds += seconds
+
+    def report(self) -> dict[str, Any]:
+        """Choices by way, the estimated speed-up over plain decoding, and what exploration has cost."""
+        exploration = self.decider.exploration
+        return {
+            "choices": dict(self.choices),
+            "speed_up": self.plain_seconds / exploration.busy if exploration.busy else None,
+            "exploration_share": exploration.share,
+            "experiments": exploration.tries,
+        }
+
+    def prices(self, batch: list[Work]) -> StepPrices:
+        return StepPrices(
+            self.costs,
+            base_rows=sum(work.chunk for work in batch),
+            requests=len(batch),
+            context=mean_context(batch),
+            sampled=sampling(batch),
+        )
+
+
+def mean_context(batch: Sequence[Work]) -> float:
+    """Committed positions a request."""
+    return sum(len(work.running.table) for work in batch) / len(batch)
+
+
+def sampling(batch: Sequence[Work]) -> bool:
+    return any(not work.running.sampler.plain_greedy for work in batch)
+
+
+def sureness(logits: Tensor) -> float:
+    """Probability of the likeliest token, [V] raw logits."""
+    return logits.float().softmax(-1).max().item()

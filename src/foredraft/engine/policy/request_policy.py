@@ -1,0 +1,159 @@
+"""What the policy knows of one request: the ways to draft for it and how they have done."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from foredraft.core.draft_tree import ROOT, DraftTree
+from foredraft.engine.policy.acceptance import ChanceAcceptance, DepthAcceptance, Past
+from foredraft.engine.policy.allocation import NOTHING, PLAIN, Plan
+
+REFRESH_EVERY = 8  # steps after which unused ways are looked at again
+ASK_FOLLOW = 0.15  # weight of a new observation of what an instant draft was worth
+PAST_FOLLOW = 0.03  # the same over all requests
+UNKNOWN = -1  # level before the target has chosen a token
+SURE_EDGES = (0.5, 0.65, 0.8, 0.9)
+SURE_FOLLOW = 0.2  # weight of a new observation of how sure the target is
+ASK_EVERY = 4  # an instant drafter that does not pay is asked again after so many steps
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One way to draft, as numbers.
+
+    Attributes:
+        label: Names it among costs.
+        kind: Ways of one kind share what is learned of acceptance.
+        owner: Names the drafter.
+        depth: Longest path it drafts.
+        nodes: Most nodes it drafts.
+        instant: Whether its draft is looked at before anything is decided.
+    """
+
+    label: str
+    kind: str
+    owner: str
+    depth: int
+    nodes: int
+    instant: bool = False
+
+
+@dataclass(eq=False)
+class RequestPolicy:
+    """One request's ways, with the acceptance learned for each.
+
+    Attributes:
+        ways: All of them.
+        steps: Steps of the request so far.
+        depths: Acceptance by depth, by kind.
+        chances: Acceptance by stated chance, by kind.
+        rows: Nodes each way has brought to verification lately, by way.
+        worth: Tokens that asking an instant way has lately been worth, by way.
+        asked: The step an instant way was last asked in.
+        sure: How sure the target has lately been of its next token, 0 to 1; none before it has chosen any.
+        level: Class of `sure`. A text that is easy for the target is easy for drafters, so acceptance starts from what
+            requests of the same temperature and level have taught.
+        instant: Ways that are.
+        called: The step each drafter was last asked in.
+        base: The best plan but for instant drafts, as last decided.
+        fixed: Whether there is nothing to choose: its first way serves every step.
+        plans: Drafting nothing, and every way that is not instant, at its full depth.
+        deepest: Longest path of any of them.
+    """
+
+    ways: Sequence[Way]
+    past: Past
+    temperature_class: int
+    fixed: bool = False
+    steps: int = 0
+    depths: dict[str, DepthAcceptance] = field(default_factory=dict)
+    chances: dict[str, ChanceAcceptance] = field(default_factory=dict)
+    rows: dict[int, float] = field(default_factory=dict)
+    worth: dict[int, float] = field(default_factory=dict)
+    asked: dict[int, int] = field(default_factory=dict)
+    base: Plan = NOTHING
+    sure: float | None = None
+    level: int = UNKNOWN
+    called: dict[str, int] = field(default_factory=dict)
+    plans: list[Plan] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.instant = [place for place, way in enumerate(self.ways) if way.instant]
+        for way in self.ways:
+            place = (self.temperature_class, way.kind)
+            deepest = max(other.depth for other in self.ways if other.kind == way.kind)
+            self.depths.setdefault(way.kind, DepthAcceptance(self.past, (*place, self.level), deepest))
+            self.chances.setdefault(way.kind, ChanceAcceptance(self.past, place))
+        slow = [place for place, way in enumerate(self.ways) if not way.instant]
+        self.deepest = max((self.ways[place].depth for place in slow), default=0)
+        self.plans = [NOTHING, *(self.plan(place, self.ways[place].depth) for place in slow)]
+
+    def menu(self, depth: int) -> list[Plan]:
+        """Plans of the ways that are not instant, none deeper than `depth`, and the plan of drafting nothing."""
+        if self.steps % REFRESH_EVERY == 0:
+            for acceptance in self.depths.values():
+                acceptance.let_fade(self.steps)
+            self.plans = [self.plan(plan.place, self.ways[plan.place].depth) for plan in self.plans]
+        if depth >= self.deepest:
+            return self.plans
+        return self.plans[:1] + [
+            self.plan(plan.place, min(depth, self.ways[plan.place].depth)) for plan in self.plans[1:]
+        ]
+
+    def plan(self, place: int, depth: int) -> Plan:
+        if place == PLAIN:
+            return NOTHING
+        way = self.ways[place]
+        acceptance = self.depths[way.kind]
+        rows = round(self.rows.get(place, way.nodes))
+        hoped, urgency = acceptance.hoped(depth, self.steps), acceptance.urgency(self.steps)
+        return Plan(way.label, acceptance.expected[depth], hoped, rows, place, urgency)
+
+    def saw_sureness(self, share: float) -> None:
+        """The target gave its likeliest next token so large a share."""
+        self.sure = share if self.sure is None else self.sure + SURE_FOLLOW * (share - self.sure)
+        level = sum(self.sure > edge for edge in SURE_EDGES)
+        if level != self.level:
+            self.level = level
+            for kind, acceptance in self.depths.items():
+                acceptance.move(self.past, (self.temperature_class, kind, level))
+            self.plans = [self.plan(plan.place, self.ways[plan.place].depth) for plan in self.plans]
+
+    def asks(self, place: int, price: float) -> bool:
+        """Whether to ask an instant way in this step, its call costing as much as `price` tokens."""
+        silent = self.steps - self.asked.get(place, -ASK_EVERY) >= ASK_EVERY
+        return silent or self.worth_of(place) > price
+
+    def worth_of(self, place: int) -> float:
+        usual = self.past.worths.get((self.temperature_class, self.ways[place].kind), 1.0)
+        return self.worth.get(place, usual)
+
+    def saw_worth(self, place: int, tokens: float) -> None:
+        """An instant way was asked, and its draft was worth so many tokens more than the best other plan."""
+        before, kind = self.worth_of(place), (self.temperature_class, self.ways[place].kind)
+        self.worth[place] = before + ASK_FOLLOW * (tokens - before)
+        usual = self.past.worths.get(kind, 1.0)
+        self.past.worths[kind] = usual + PAST_FOLLOW * (tokens - usual)
+        self.asked[place] = self.steps
+
+    def learn(self, place: int, drafted: DraftTree, path: Sequence[int], depth: int) -> None:
+        """Way `place`, asked for a draft of at most `depth`, brought `drafted`; its nodes `path` were accepted."""
+        way = self.ways[place]
+        if drafted.chances is not None:
+            self.learn_chances(self.chances[way.kind], drafted, set(path))
+        if way.instant:
+            return
+        self.depths[way.kind].learn(min(depth, way.depth), len(path), self.steps)
+        self.rows[place] = 0.8 * self.rows.get(place, len(drafted)) + 0.2 * len(drafted)
+        self.plans = [
+            self.plan(plan.place, self.ways[plan.place].depth)
+            if plan.place != PLAIN and self.ways[plan.place].kind == way.kind
+            else plan
+            for plan in self.plans
+        ]
+
+    @staticmethod
+    def learn_chances(known: ChanceAcceptance, drafted: DraftTree, accepted: set[int]) -> None:
+        """Every node whose parent was accepted has been tried."""
+        for node, (parent, chance) in enumerate(zip(drafted.parents, drafted.chances, strict=True)):
+            if parent == ROOT or parent in accepted:
+                known.learn(chance, drafted.depths[node], node in accepted)

@@ -1,0 +1,166 @@
+"""Method auto on real models: drafters change within a request, the text never does."""
+
+import pytest
+import torch
+
+from foredraft.core.errors import ConfigError
+from foredraft.core.sampling_params import SamplingParams
+from foredraft.core.speculation_config import OFF, SpeculationConfig
+from foredraft.engine.engine import Engine
+from foredraft.engine.policy import policy
+from foredraft.engine.policy.decision import Decider, Decision
+from foredraft.engine.policy.portfolio import options_for
+from foredraft.model.scripted_target import ScriptedTarget
+
+AUTO = SpeculationConfig(method="auto")
+PROMPTS = [
+    "def add(a, b):\n    return a + b\n\n\ndef sub(a, b):\n    return",
+    '{"name": "Ann", "age": 31}\n{"name": "Ben", "age": 45}\n{"name": "',
+    "Question: Tom has 3 apples and buys 5 more. How many apples has he?\nAnswer:",
+    "Once upon a time there was",
+]
+GREEDY = SamplingParams(max_new_tokens=48, ignore_eos=True)
+SEEDED = SamplingParams(max_new_tokens=48, ignore_eos=True, temperature=1.0, seed=5)
+SHAPED = SamplingParams(max_new_tokens=32, temperature=0.8, top_p=0.9, repetition_penalty=1.2, seed=3)
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    """One engine with every head of `tiny`: what it learns in one test the next one starts from."""
+    return Engine.from_pretrained("tiny", dtype="fp32", threads=1, cache_tokens=4096, max_batch=4, speculation=OFF)
+
+
+class Restless(Decider):
+    """Chooses another plan in every step, whatever it costs."""
+
+    turn = 0
+
+    def decide(self, menus, remaining, prices) -> Decision:
+        best = super().decide(menus, remaining, prices)
+        Restless.turn += 1
+        chosen = [menu[(Restless.turn + place) % len(menu)] for place, menu in enumerate(menus)]
+        return Decision(chosen, best.values, None)
+
+
+@pytest.fixture
+def restless(engine: Engine, monkeypatch: pytest.MonkeyPatch):
+    kept, engine.policy.decider = engine.policy.decider, Restless()
+    monkeypatch.setattr(policy, "HOLD_STEPS", 0)
+    yield engine
+    engine.policy.decider = kept
+
+
+@pytest.mark.parametrize("params", [GREEDY, SEEDED, SHAPED], ids=["greedy", "seeded", "shaped"])
+def test_drafters_that_change_in_every_step_change_no_text(restless: Engine, params: SamplingParams):
+    plain = restless.generate(PROMPTS, params, OFF)
+    together = restless.generate(PROMPTS, params, AUTO)
+    assert [o.token_ids for o in together] == [o.token_ids for o in plain]
+    alone = [restless.generate(prompt, params, AUTO)[0].token_ids for prompt in PROMPTS[:2]]
+    assert alone == [o.token_ids for o in plain[:2]]
+    restless.target.pool.check_integrity([])
+
+
+def test_all_of_a_requests_drafters_draft_and_are_accepted(restless: Engine):
+    heads = SpeculationConfig(method="auto", drafters="medusa, dflash, eagle3, mtp")  # suffix drafts are too good here
+    outputs = restless.generate(PROMPTS, GREEDY, heads) + restless.generate(PROMPTS, GREEDY, AUTO)
+    accepted = {name for output in outputs for name in output.statistics.accepted_by}
+    assert accepted >= {"suffix", "medusa", "dflash", "eagle3", "mtp"}
+    assert max(len(output.statistics.choices) for output in outputs) >= 6
+
+
+@pytest.mark.parametrize("params", [GREEDY, SEEDED], ids=["greedy", "seeded"])
+def test_the_policys_own_choices_change_no_text(engine: Engine, params: SamplingParams):
+    plain = engine.generate(PROMPTS, params, OFF)
+    for _ in range(2):
+        assert [o.token_ids for o in engine.generate(PROMPTS, params, AUTO)] == [o.token_ids for o in plain]
+    engine.target.pool.check_integrity([])
+
+
+def test_requests_with_and_without_a_choice_share_steps(engine: Engine):
+    configs = [AUTO, OFF, SpeculationConfig(method="medusa", tree_size=8), AUTO]
+    plain = engine.generate(PROMPTS, GREEDY, OFF)
+    outputs = engine.generate(PROMPTS, GREEDY, configs)
+    assert [o.token_ids for o in outputs] == [o.token_ids for o in plain]
+    assert [o.drafter for o in outputs] == ["auto", "none", "medusa", "auto"]
+
+
+@pytest.mark.parametrize("rule", ["standard", "block", "tree", "traversal"])
+def test_other_rules_run_under_auto(restless: Engine, rule: str):
+    config = SpeculationConfig(method="auto", rejection_sample_method=rule)
+    outputs = restless.generate(PROMPTS, SEEDED, config)
+    assert all(len(output.token_ids) == 48 for output in outputs)
+    assert sum(output.statistics.accepted for output in outputs) > 0
+    greedy = restless.generate(PROMPTS[:2], GREEDY, config)
+    assert [o.token_ids for o in greedy] == [o.token_ids for o in restless.generate(PROMPTS[:2], GREEDY, OFF)]
+
+
+def test_only_the_drafters_named_are_asked(engine: Engine):
+    config = SpeculationConfig(method="auto", drafters="ngram, medusa")
+    [output] = engine.generate(PROMPTS[0], GREEDY, config)
+    assert set(output.statistics.accepted_by) <= {"ngram", "medusa"}
+    assert {label.split()[0] for label in output.statistics.choices} <= {"ngram", "medusa", "plain"}
+
+
+def test_a_requests_limits_hold(restless: Engine):
+    config = SpeculationConfig(method="auto", num_speculative_tokens=2, tree_size=3)
+    for option in options_for(config, restless.target, restless.drafter_for):
+        assert option.speculation.depth <= 2 and option.speculation.nodes <= 3
+    [output] = restless.generate(PROMPTS[0], GREEDY, config)
+    assert len(output.statistics.drafted_at) <= 2
+
+
+def test_the_engines_limit_on_draft_rows_holds():
+    engine = Engine.from_pretrained(
+        "tiny", speculation=AUTO, dtype="fp32", threads=1, cache_tokens=2048, max_batch=4, draft_rows=0
+    )
+    outputs = engine.generate(PROMPTS, GREEDY)
+    assert sum(output.statistics.drafted for output in outputs) == 0
+
+
+def test_statistics_say_what_was_chosen_and_what_it_gained(engine: Engine):
+    [output] = engine.generate(PROMPTS[0], GREEDY, AUTO)
+    statistics = output.statistics
+    assert sum(statistics.choices.values()) == statistics.rounds
+    assert statistics.speed_up > 0
+    report = engine.policy.report()
+    assert report["speed_up"] > 0 and 0 <= report["exploration_share"] < 1 and report["experiments"] > 0
+
+
+def test_a_plain_request_estimates_nothing(engine: Engine):
+    [output] = engine.generate(PROMPTS[0], GREEDY, OFF)
+    assert output.statistics.choices == {} and output.statistics.speed_up is None
+
+
+def test_cancelled_requests_leave_nothing_behind(engine: Engine):
+    stream = engine.stream(PROMPTS, GREEDY, AUTO)
+    for _ in range(6):
+        next(stream)
+    stream.close()
+    engine.target.pool.check_integrity([])
+    assert not engine.policy.requests
+
+
+def test_auto_serves_a_target_that_is_no_model():
+    law = torch.randn(6, 6, generator=torch.Generator().manual_seed(0)).tolist()
+
+    def target() -> ScriptedTarget:
+        return ScriptedTarget(lambda history: law[history[-1]], vocabulary=6)
+
+    prompts, params = [[1, 2, 3], [4]], SamplingParams(max_new_tokens=60, seed=1, temperature=1.0)
+    plain = Engine(target(), speculation=OFF).generate(prompts, params)
+    outputs = Engine(target(), speculation=AUTO).generate(prompts, params)
+    assert [o.token_ids for o in outputs] == [o.token_ids for o in plain]
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"drafters": "ngram,,suffix"}, "drafters"),
+        ({"drafters": "ngrams"}, "ngrams"),
+        ({"drafters": "draft_model"}, "draft model"),
+        ({"num_speculative_tokens": 0}, "num_speculative_tokens"),
+    ],
+)
+def test_mistakes_are_named_before_anything_runs(engine: Engine, config: dict, message: str):
+    with pytest.raises(ConfigError, match=message):
+        engine.generate(PROMPTS[0], GREEDY, SpeculationConfig(**({"method": "auto"} | config)))
