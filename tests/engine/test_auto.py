@@ -109,12 +109,19 @@ def test_a_requests_limits_hold(restless: Engine):
     assert len(output.statistics.drafted_at) <= 2
 
 
-def test_the_engines_limit_on_draft_rows_holds():
-    engine = Engine.from_pretrained(
-        "tiny", speculation=AUTO, dtype="fp32", threads=1, cache_tokens=2048, max_batch=4, draft_rows=0
-    )
-    outputs = engine.generate(PROMPTS, GREEDY)
-    assert sum(output.statistics.drafted for output in outputs) == 0
+@pytest.mark.parametrize("limit", [0, 5])
+def test_the_engines_limit_on_draft_rows_holds(restless: Engine, monkeypatch: pytest.MonkeyPatch, limit: int):
+    monkeypatch.setattr(restless.policy, "draft_rows", limit)
+    forward, rows = restless.target.forward, []
+
+    def watched(plan, features=()):
+        rows.append(sum(segment.rows - 1 for segment in plan.segments))
+        return forward(plan, features)
+
+    monkeypatch.setattr(restless.target, "forward", watched)
+    outputs = restless.generate(PROMPTS, GREEDY, AUTO)
+    assert max(rows[1:]) <= limit  # the first step reads the prompts
+    assert (sum(output.statistics.drafted for output in outputs) > 0) == (limit > 0)
 
 
 def test_statistics_say_what_was_chosen_and_what_it_gained(engine: Engine):

@@ -71,6 +71,8 @@ def test_the_steps_limit_takes_drafts_from_those_who_gain_least():
     assert within([big, small], room=10) == [big, small]
     assert within([big, small], room=9) == [big, NOTHING]
     assert within([big, small], room=0) == [NOTHING, NOTHING]
+    fixed = replace(small, fixed=True)
+    assert within([big, fixed], room=6) == [big, fixed] and within([big, fixed], room=5) == [NOTHING, fixed]
 
 
 def tree() -> DraftTree:

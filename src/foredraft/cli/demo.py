@@ -21,7 +21,7 @@ from foredraft.engine.engine import Engine
 from foredraft.engine.output import TokenEvent
 
 SamplingFlags = flags_of(SamplingParams, omit=("n",))
-LoadFlags = flags_of(LoadOptions, omit=("max_batch",))
+LoadFlags = flags_of(LoadOptions, omit=("max_batch", "draft_rows"))
 EXACT = {"dtype": "fp32"}  # in 16 bits a near-tie may resolve differently when several rows are computed at once
 SHORT = {"max_new_tokens": 128}
 

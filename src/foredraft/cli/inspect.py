@@ -17,7 +17,7 @@ from foredraft.cli.head_report import HeadReport
 from foredraft.cli.load_options import LoadOptions, loading
 from foredraft.cli.model_report import ModelReport, report_of
 from foredraft.core.errors import ConfigError
-from foredraft.core.speculation_config import AUTO, SpeculationConfig
+from foredraft.core.speculation_config import AUTO, OFF, SpeculationConfig
 from foredraft.engine.engine import Engine
 from foredraft.model.target import ModelTarget, load_target
 
@@ -64,7 +64,7 @@ def inspect(
 
 def costs_of(target: ModelTarget, asked: dict[str, Any]) -> CostReport:
     with measuring():
-        return cost_report(Engine(target), SpeculationConfig(**asked))
+        return cost_report(Engine(target, speculation=OFF), SpeculationConfig(**asked))
 
 
 def measuring() -> AbstractContextManager:

@@ -15,7 +15,7 @@ from foredraft.cli.load_options import loading
 from foredraft.cli.method_flags import method_flags, options_for
 from foredraft.core.errors import UserError
 from foredraft.core.sampling_params import whole
-from foredraft.core.speculation_config import SpeculationConfig
+from foredraft.core.speculation_config import OFF, SpeculationConfig
 from foredraft.engine.engine import Engine
 from foredraft.evaluation.drafter_report import report_drafter
 from foredraft.model.devices import find_device, use_threads
@@ -111,7 +111,9 @@ def report(run: TrainingRun, prompts: list[list[int]], tokens: int) -> None:
     drafter = SpeculationConfig(method=run.method.drafter, model=str(order.output), num_speculative_tokens=chain)
     place = own_device(order.device)
     try:
-        engine = Engine.from_pretrained(order.target, dtype=order.dtype_name, device=place, max_batch=1)
+        engine = Engine.from_pretrained(
+            order.target, speculation=OFF, dtype=order.dtype_name, device=place, max_batch=1
+        )
         report_drafter(engine, drafter, prompts, order.output, max_new_tokens=tokens, rounds=1)
     except UserError as error:
         print(f"no report: {error}")

@@ -150,7 +150,7 @@ def report_drafter(
 
     Raises `UserError` kinds.
     """
-    engine = Engine.from_pretrained(target, max_batch=1) if isinstance(target, str) else target
+    engine = Engine.from_pretrained(target, speculation=OFF, max_batch=1) if isinstance(target, str) else target
     groups = prompts if isinstance(prompts, Mapping) else {HELD_OUT: prompts}
     encoded = {group: [engine.encode(prompt) for prompt in its] for group, its in groups.items()}
     report = report_drafters(

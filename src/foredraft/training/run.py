@@ -11,6 +11,7 @@ import torch
 from rich.console import Console
 
 from foredraft.core.errors import require
+from foredraft.core.speculation_config import OFF
 from foredraft.engine.engine import Engine
 from foredraft.model.devices import find_device, find_dtype
 from foredraft.training.batches import BatchPlan, BatchSource, StateSource
@@ -153,7 +154,8 @@ class TrainingRun:
     def answered(self, samples: list[Sample]) -> list[Sample]:
         order, reading = self.order, self.order.reading
         path = reading.answers or self.folder.inner / "answers.jsonl"
-        engine = Engine.from_pretrained(order.target, dtype=order.dtype_name, device=own_device(order.device))
+        place = own_device(order.device)
+        engine = Engine.from_pretrained(order.target, speculation=OFF, dtype=order.dtype_name, device=place)
         with self.counting("the target answers") as progress:
             answers = regenerate(engine, samples, path, **reading.answering, progress=progress)
         self.counts |= {"answers_reused": answers.reused, "answers_left_out": answers.left_out}

@@ -26,6 +26,7 @@ class Plan:
         rows: Draft nodes it brings to the target's forward.
         place: What it stands for; the caller's own.
         urgency: How much there is to find out by trying it; 0 for nothing.
+        fixed: Whether the request has no other.
     """
 
     label: str | None
@@ -34,6 +35,7 @@ class Plan:
     rows: int
     place: int
     urgency: float = 0.0
+    fixed: bool = False
 
 
 PLAIN = -1  # place of the plan that drafts nothing

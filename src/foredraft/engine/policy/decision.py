@@ -187,10 +187,11 @@ class Decider:
 
 
 def within(chosen: list[Plan], room: int) -> list[Plan]:
-    """Requests whose drafts bring least for their rows go without, until the step's limit holds."""
+    """Requests whose drafts bring least for their rows go without until the limit holds; fixed ones keep theirs."""
     chosen = list(chosen)
-    while sum(plan.rows for plan in chosen) > room:
-        drafting = [i for i, plan in enumerate(chosen) if plan.rows]
+    while drafting := [i for i, plan in enumerate(chosen) if plan.rows and not plan.fixed]:
+        if sum(chosen[i].rows for i in drafting) <= room:
+            break
         least = min(drafting, key=lambda i: chosen[i].gain / chosen[i].rows)
         chosen[least] = NOTHING
     return chosen

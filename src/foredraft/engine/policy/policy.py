@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
@@ -12,7 +13,7 @@ from foredraft.core.outcome import SpeculationStatistics, Verdict
 from foredraft.core.request import Request
 from foredraft.core.speculation_config import SpeculationConfig
 from foredraft.engine import step
-from foredraft.engine.policy.acceptance import Past
+from foredraft.engine.policy.acceptance import UNSEEN, Past
 from foredraft.engine.policy.allocation import PLAIN, Plan, Values
 from foredraft.engine.policy.decision import Decider, Experiment, StepPrices, within
 from foredraft.engine.policy.live_costs import LiveCosts
@@ -98,15 +99,18 @@ class Policy:
         asked = self.ask_instant(prices)
         if not held:
             self.decide(prices)
-        if held and not asked:
-            plans = [seat.known.base for seat in self.seats]
-        else:
-            plans = within(self.final(), self.draft_rows)
-            if not held:
-                self.decider.note(plans, prices)
+        plans = [seat.known.base for seat in self.seats] if held and not asked else self.final()
+        plans = within(plans, self.room)
+        if not held:
+            self.decider.note(plans, prices)
         for seat, plan in zip(self.seats, plans, strict=True):
             seat.place = plan.place
         self.place_all(prices, pool)
+
+    @property
+    def room(self) -> int:
+        """Draft nodes left for requests that leave a choice."""
+        return self.draft_rows - sum(seat.known.ways[0].nodes for seat in self.seats if seat.known.fixed)
 
     def place_all(self, prices: StepPrices, pool: SlotPool) -> None:
         """Ask for the drafts that are not there yet, and give everybody's nodes their slots."""
@@ -114,7 +118,7 @@ class Policy:
         if calling:
             self.place(self.timed(calling, prices), pool)
         taken = [(seat, seat.offers[seat.place]) for seat in self.seats if seat.place in seat.offers]
-        self.place(((seat, offer.tree.only(offer.nodes)) for seat, offer in taken), pool)
+        self.place([(seat, offer.tree.only(offer.nodes)) for seat, offer in taken], pool)
 
     def holds(self) -> bool:
         """Whether what was decided before still stands, for the same requests and a few steps: acceptance moves
@@ -150,10 +154,13 @@ class Policy:
                 return self.experiment.applied(plans)
         return plans
 
-    @staticmethod
-    def place(drafts, pool: SlotPool) -> None:
+    def place(self, drafts: Sequence[tuple[Seat, DraftTree]], pool: SlotPool) -> None:
+        """Give drafts their slots; one larger than expected goes without where it would break the step's limit."""
+        placed = sum(len(seat.work.tree) for seat in self.seats)
         for seat, tree in drafts:
-            step.place_draft(seat.work, tree, pool)
+            if seat.known.fixed or placed + len(tree) <= self.draft_rows:
+                step.place_draft(seat.work, tree, pool)
+                placed += len(tree)
 
     def proposed(self, seats: Sequence[Seat]) -> list[tuple[Seat, DraftTree]]:
         """Drafts by the ways chosen."""
@@ -202,6 +209,7 @@ class Policy:
     def offer(self, seat: Seat, place: int, tree: DraftTree, prices: StepPrices) -> Offer:
         if not len(tree):
             return Offer(tree, [], 0.0)
+        tree = tree if tree.chances is not None else replace(tree, chances=[UNSEEN] * len(tree))
         rates = path_rates(tree, seat.known.chances[seat.known.ways[place].kind].rate)
         nodes = self.paying(rates, prices)
         return Offer(tree, nodes, sum(rates[node] for node in nodes))
@@ -262,7 +270,7 @@ class Policy:
     def learn_of(seat: Seat, logits: Tensor, verdict: Verdict) -> None:
         known = seat.known
         if seat.place != PLAIN:
-            known.learn(seat.place, seat.work.tree.guesses, verdict.path, seat.depth)
+            known.learn(seat.place, seat.work.tree, verdict.path, seat.depth)
         if known.steps < SURE_FIRST or known.steps % SURE_EVERY == 0:
             known.saw_sureness(sureness(logits[LOGITS_ROOT]))
         known.steps += 1

@@ -106,7 +106,7 @@ class RequestPolicy:
         acceptance = self.depths[way.kind]
         rows = round(self.rows.get(place, way.nodes))
         hoped, urgency = acceptance.hoped(depth, self.steps), acceptance.urgency(self.steps)
-        return Plan(way.label, acceptance.expected[depth], hoped, rows, place, urgency)
+        return Plan(way.label, acceptance.expected[depth], hoped, rows, place, urgency, self.fixed)
 
     def saw_sureness(self, share: float) -> None:
         """The target gave its likeliest next token so large a share."""
@@ -136,10 +136,13 @@ class RequestPolicy:
         self.asked[place] = self.steps
 
     def learn(self, place: int, drafted: DraftTree, path: Sequence[int], depth: int) -> None:
-        """Way `place`, asked for a draft of at most `depth`, brought `drafted`; its nodes `path` were accepted."""
+        """Way `place`, asked for a draft of at most `depth`, brought `drafted`; its nodes `path` were accepted.
+
+        Probes cost rows and are no guesses: nothing is learned of them.
+        """
         way = self.ways[place]
         if drafted.chances is not None:
-            self.learn_chances(self.chances[way.kind], drafted, set(path))
+            self.learn_chances(self.chances[way.kind], drafted.guesses, set(path))
         if way.instant:
             return
         self.depths[way.kind].learn(min(depth, way.depth), len(path), self.steps)
