@@ -267,11 +267,11 @@ def test_a_combination_needs_what_its_parts_need():
     one = replace(one, deepest=3)
     other = DrafterNeeds(features=(1, 4), scratch=7, successors=1, stepwise=True, deepest=8)
     needs = {kind: combination(kind, *(ScriptedDrafter([], needs=n) for n in (one, other))).needs for kind in KINDS}
-    common = DrafterNeeds(features=(1, 3, 4), successors=2, stepwise=True, deepest=8)
+    common = DrafterNeeds(features=(1, 3, 4), successors=2, stepwise=True, deepest=8, drafters=True)
     assert needs["cascade"] == replace(common, scratch=7, fixed_trees=True)
     assert needs["merged"] == replace(common, scratch=12)
     same = [ScriptedDrafter([], needs=replace(one, deepest=None)) for _ in range(2)]
-    assert combination("cascade", *same).needs == replace(one, features=(1, 3), deepest=None)
+    assert combination("cascade", *same).needs == replace(one, features=(1, 3), deepest=None, drafters=True)
 
 
 class Rare:

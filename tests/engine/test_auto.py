@@ -94,6 +94,17 @@ def test_other_rules_run_under_auto(restless: Engine, rule: str):
     assert [o.token_ids for o in greedy] == [o.token_ids for o in restless.generate(PROMPTS[:2], GREEDY, OFF)]
 
 
+def test_forced_tokens_and_an_expected_text_are_drafted_where_there_are_any(engine: Engine):
+    guided = SamplingParams(max_new_tokens=24, guided_regex='\\{"name": "[A-Z][a-z]{2,9}", "age": [0-9]{1,2}\\}')
+    [plain] = engine.generate("A person as JSON: ", guided, OFF)
+    [output] = engine.generate("A person as JSON: ", guided, AUTO)
+    assert output.token_ids == plain.token_ids and output.statistics.accepted_by["grammar"] > 0
+    [plain] = engine.generate(PROMPTS[3], SEEDED, OFF)
+    expecting = SpeculationConfig(method="auto", prediction=plain.text)
+    [output] = engine.generate(PROMPTS[3], SEEDED, expecting)
+    assert output.token_ids == plain.token_ids and output.statistics.accepted_by["prediction"] > 10
+
+
 def test_only_the_drafters_named_are_asked(engine: Engine):
     config = SpeculationConfig(method="auto", drafters="ngram, medusa")
     [output] = engine.generate(PROMPTS[0], GREEDY, config)
@@ -103,7 +114,7 @@ def test_only_the_drafters_named_are_asked(engine: Engine):
 
 def test_a_requests_limits_hold(restless: Engine):
     config = SpeculationConfig(method="auto", num_speculative_tokens=2, tree_size=3)
-    for option in options_for(config, restless.target, restless.drafter_for):
+    for option in options_for(config, restless.target, restless.drafter_for, guided=False):
         assert option.speculation.depth <= 2 and option.speculation.nodes <= 3
     [output] = restless.generate(PROMPTS[0], GREEDY, config)
     assert len(output.statistics.drafted_at) <= 2
@@ -166,6 +177,9 @@ def test_auto_serves_a_target_that_is_no_model():
         ({"drafters": "ngrams"}, "ngrams"),
         ({"drafters": "draft_model"}, "draft model"),
         ({"num_speculative_tokens": 0}, "num_speculative_tokens"),
+        ({"method": "ngram", "prediction": "a text"}, "method ngram does not draft from a prediction"),
+        ({"method": "prediction"}, "give it as prediction"),
+        ({"method": "ngram", "drafters": "suffix, medusa"}, "drafters is 'suffix, medusa', and method ngram"),
     ],
 )
 def test_mistakes_are_named_before_anything_runs(engine: Engine, config: dict, message: str):

@@ -114,6 +114,8 @@ def common_needs(parts: Sequence[Part], **own) -> DrafterNeeds:
         instant=all(each.instant for each in needs),
         stepwise=any(each.stepwise for each in needs),
         deepest=None if None in deepest else max(deepest),
+        prediction=any(each.prediction for each in needs),
+        drafters=True,
         **own,
     )
 

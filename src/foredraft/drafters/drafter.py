@@ -31,6 +31,8 @@ class DrafterNeeds:
             before it decides.
         stepwise: Whether each further token of a draft costs another call of its network, so that length is a choice.
         deepest: Longest draft it can make, where it has such a limit.
+        prediction: Whether it drafts from `SpeculationConfig.prediction`.
+        drafters: Whether it asks the drafters that `SpeculationConfig.drafters` names.
     """
 
     samples: bool = False
@@ -41,6 +43,8 @@ class DrafterNeeds:
     instant: bool = False
     stepwise: bool = False
     deepest: int | None = None
+    prediction: bool = False
+    drafters: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -33,7 +33,7 @@ class PredictionDrafter:
     """
 
     name = "prediction"
-    needs = DrafterNeeds(instant=True)
+    needs = DrafterNeeds(instant=True, prediction=True)
 
     def __init__(self, encode: Callable[[str], list[int]]) -> None:
         self.encode = encode

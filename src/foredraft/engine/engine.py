@@ -72,7 +72,7 @@ class Engine:
         self.statistics = SpeculationStatistics()
         self.drafters: dict[SpeculationConfig, Drafter] = {}
         self.policy, self.cost_seconds = Policy(draft_rows=draft_rows), cost_seconds
-        self.options: dict[SpeculationConfig, tuple[Option, ...]] = {}
+        self.options: dict[tuple[SpeculationConfig, bool], tuple[Option, ...]] = {}
         self.options_of(self.speculation)
 
     @classmethod
@@ -170,7 +170,7 @@ class Engine:
         """Everything that serves a request. Raises `ConfigError` for parameters the vocabulary cannot meet."""
         tokenizer, vocabulary = self.target.tokenizer, self.target.vocabulary
         bad = self.bad_word_tokens(request.params)
-        options = self.options_of(request.speculation)
+        options = self.options_of(request.speculation, guided=request.params.guided is not None)
         return Running(
             request=request,
             index=index,
@@ -221,16 +221,20 @@ class Engine:
             self.drafters[key] = make_drafter(key, self.target)
         return self.drafters[key]
 
-    def options_of(self, config: SpeculationConfig) -> tuple[Option, ...]:
-        """Ways to draft by `config`, looked up once. Raises `ConfigError` for a key a drafter would pass over."""
-        if config not in self.options:
-            options = options_for(config, self.target, self.drafter_for)
+    def options_of(self, config: SpeculationConfig, *, guided: bool = False) -> tuple[Option, ...]:
+        """Ways to draft by `config` for a request that a grammar guides or not, looked up once.
+
+        Raises `ConfigError` for a key a drafter would pass over.
+        """
+        key = (config, guided)
+        if key not in self.options:
+            options = options_for(config, self.target, self.drafter_for, guided=guided)
             for option in options:
                 require_able(option.drafter, option.speculation)
             if config.prediction is not None:
                 return options  # a text of one request: not worth remembering
-            self.options[config] = options
-        return self.options[config]
+            self.options[key] = options
+        return self.options[key]
 
     def run(self, requests: list[Running], outputs: dict[tuple[int, int], RequestOutput]) -> Iterator[TokenEvent]:
         """Step until `requests` are finished, filling `outputs`; what is left when the caller stops is cancelled."""
@@ -367,9 +371,21 @@ class Engine:
 
 def require_able(drafter: Drafter, config: SpeculationConfig) -> None:
     """Raise `ConfigError` for a key the drafter would pass over."""
-    needs, name = drafter.needs, drafter.name
+    needs, name = drafter.needs, config.method
     fixed, sampled = config.speculative_token_tree is not None, config.draft_sample_method == "probabilistic"
     require(needs.fixed_trees or not fixed, f"method {name} drafts no fixed trees; leave out speculative_token_tree")
+    require(
+        needs.prediction or config.prediction is None,
+        f"method {name} does not draft from a prediction; use method prediction or auto",
+    )
+    require(
+        not needs.prediction or needs.drafters or config.prediction is not None,
+        f"method {name} drafts from a text you expect in the answer: give it as prediction",
+    )
+    require(
+        needs.drafters or not config.drafters,
+        f"drafters is {config.drafters!r}, and method {name} asks no others; use cascade, merged or auto",
+    )
     require(
         needs.samples or not sampled,
         f"method {name} has no law to sample drafts from; draft_sample_method 'probabilistic' is for those that have",

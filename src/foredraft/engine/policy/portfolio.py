@@ -17,18 +17,21 @@ SUFFIX_FACTOR = 2.0  # the policy cuts suffix drafts by their chances, so they m
 
 
 def options_for(
-    config: SpeculationConfig, target: Target, drafter_for: Callable[[SpeculationConfig], Drafter]
+    config: SpeculationConfig, target: Target, drafter_for: Callable[[SpeculationConfig], Drafter], *, guided: bool
 ) -> tuple[Option, ...]:
-    """Ways to draft by `config`: the one it names, or a portfolio for method auto.
+    """Ways to draft by `config`: the one it names, or a portfolio for method auto; what a grammar forces is part of it
+    for a request that is `guided` by one.
 
     Raises `ConfigError`, `ModelError` or `VocabularyError` for a drafter that cannot serve.
     """
     if not config.adaptive:
         return (Option(drafter_for(config), config),)
     options = []
-    for method, model in members(config, target):
+    forced: list[Member] = [("grammar", None)] if guided else []
+    for method, model in forced + members(config, target):
         own = replace(config, method=method, model=model, drafters="")
         drafter = drafter_for(own)
+        own = own if drafter.needs.prediction else replace(own, prediction=None)
         options += [Option(drafter, setting) for setting in settings(own, config, drafter)]
     return tuple(options)
 
