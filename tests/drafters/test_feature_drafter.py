@@ -82,9 +82,10 @@ class Checks:
             self.kept += len(seen.path)
             if not seen.request.finished:
                 known = self.drafter.features.known[seen.request.id]
-                assert known == seen.first + len(seen.features) == len(seen.table.slots)
+                assert known == seen.first + len(seen.features[0]) == len(seen.table.slots)
                 wanted = self.whole.captured(seen.request.tokens[:known])
-                waiting = torch.cat(self.drafter.features.waiting[seen.request.id])
+                steps = self.drafter.features.waiting[seen.request.id]
+                waiting = torch.cat([torch.cat(step, dim=-1) for step in steps])
                 filled = self.drafter.filled.get(seen.request.id, 0)
                 torch.testing.assert_close(waiting, wanted[filled:], **NEAR)
 

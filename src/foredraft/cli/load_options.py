@@ -40,7 +40,9 @@ class LoadOptions:
 def load_engine(options: LoadOptions, speculation: SpeculationConfig) -> Engine:
     """An engine over the target and the drafter asked for. Raises `UserError` kinds."""
     with loading(options.model):
-        return Engine.from_pretrained(**asdict(options), speculation=speculation)
+        engine = Engine.from_pretrained(**asdict(options), speculation=speculation)
+        engine.know_costs([speculation] if speculation.adaptive else [])  # the first text need not wait for it
+        return engine
 
 
 def loading(name: str) -> AbstractContextManager:

@@ -73,7 +73,7 @@ class Policy:
 
     def seated(self, options: tuple[Option, ...], config: SpeculationConfig) -> tuple[Option, ...]:
         """The options of those drafters that take part in a request: all that its config names, else a short list."""
-        if not config.adaptive or config.drafters:
+        if not config.adaptive or config.drafters or self.costs is None:
             return options
         return shortlist(options, self.costs)
 
