@@ -7,6 +7,7 @@ from functools import lru_cache
 from torch import Tensor
 
 from foredraft.core.draft_tree import DraftTree
+from foredraft.core.drafter_names import drafter_names
 from foredraft.core.errors import require
 from foredraft.core.outcome import Verdict
 from foredraft.core.request import Request
@@ -123,9 +124,9 @@ def common_needs(parts: Sequence[Part], **own) -> DrafterNeeds:
 def make_parts(config: SpeculationConfig, target: Target) -> list[Part]:
     """The drafters that `config.drafters` names. Raises `ConfigError` for a list that makes no combination."""
     method, listed = config.method, config.drafters
-    names = [name.strip() for name in listed.split(",")] if listed.strip() else []
+    names = drafter_names(listed)
     require(
-        len(names) > 1 and all(names),
+        len(names) > 1 and all(method or model for method, model in names),
         f"drafters is {listed!r}; method {method} needs two or more with commas between them, such as 'suffix, dflash'",
     )
     require(len(set(names)) == len(names), f"drafters is {listed!r}; it names one twice")
@@ -133,14 +134,13 @@ def make_parts(config: SpeculationConfig, target: Target) -> list[Part]:
         config.model is None,
         f"model is {config.model!r}; method {method} takes models beside its drafters, such as draft_model:tiny-draft",
     )
-    return [make_part(name, config, target) for name in names]
+    return [make_part(method, model, config, target) for method, model in names]
 
 
-def make_part(name: str, config: SpeculationConfig, target: Target) -> Part:
-    method, _, model = (word.strip() for word in name.partition(":"))
+def make_part(method: str, model: str | None, config: SpeculationConfig, target: Target) -> Part:
     require(
         method not in COMBINATIONS,
         f"drafters is {config.drafters!r}; a combination holds drafters, not another combination such as {method!r}",
     )
-    own = replace(config, method=method, model=model or None, drafters="").drafter_key
-    return Part(make_drafter(own, target), method, model or None)
+    own = replace(config, method=method, model=model, drafters="").drafter_key
+    return Part(make_drafter(own, target), method, model)

@@ -39,9 +39,6 @@ class Curve:
         half = max(self.xs[0], min(self.xs[-1] / 2, self.xs[-2]))
         return (self.ys[-1] - self.at(half)) / (self.xs[-1] - half)
 
-    def scaled(self, factor: float) -> "Curve":
-        return Curve(self.xs, [factor * y for y in self.ys])
-
 
 def rising(values: Iterable[float]) -> list[float]:
     """The non-decreasing sequence closest to `values` in least squares, by pooling adjacent violators."""

@@ -238,10 +238,7 @@ def measured_drafts(
     found: dict[str, list[DraftCost]] = {label: [] for label in by_label}
     with set_aside(engine):
         for requests in REQUESTS:
-            order = sorted(
-                by_label, key=lambda label: found[label][0].seconds / by_label[label].depth if found[label] else 0
-            )
-            for place, label in enumerate(order):
+            for place, label in enumerate(cheap_first(by_label, found)):
                 if requests > 1 and watch.left <= 0:
                     break
                 run = DraftRun(engine, by_label[label], requests, watch)

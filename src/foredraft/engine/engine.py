@@ -265,11 +265,11 @@ class Engine:
         verdicts = step.verify(batch, logits)
         step.share_successors(verdicts)
         events = self.commit(batch, verdicts)
-        committed = {running.request.id: event.tokens for running, event in events}
         clock.append(perf_counter())
         self.share_time(batch, clock)
         drafting = clock[2] - clock[1]
-        self.policy.learn(batch, verdicts, committed, draft=drafting, rest=clock[-1] - clock[0] - drafting)
+        written = [len(event.tokens) for _, event in events]
+        self.policy.learn(batch, verdicts, written, draft=drafting, rest=clock[-1] - clock[0] - drafting)
         return [(event, self.finish(running) if event.finish_reason else None) for running, event in events]
 
     def commit(

@@ -59,13 +59,10 @@ class Allocation:
     Attributes:
         chosen: The plans.
         rate: Expected committed tokens per second.
-        row_price: Expected tokens that the time of one more draft node is worth; 0 for a request alone, whose plans are
-            compared exactly.
     """
 
     chosen: list[Plan]
     rate: float
-    row_price: float
 
 
 def allocate(menus: Sequence[Sequence[Plan]], prices: Prices) -> Allocation:
@@ -73,8 +70,7 @@ def allocate(menus: Sequence[Sequence[Plan]], prices: Prices) -> Allocation:
     if len(menus) == 1:
         return best_alone(menus[0], prices)
     best = improved(best_uniform(menus, prices), menus, prices)
-    rate = rate_of(best, prices)
-    return Allocation(best, rate, row_price(best, rate, prices))
+    return Allocation(best, rate_of(best, prices))
 
 
 def best_alone(menu: Sequence[Plan], prices: Prices) -> Allocation:
@@ -87,7 +83,7 @@ def best_alone(menu: Sequence[Plan], prices: Prices) -> Allocation:
         speed = (1.0 + plan.gain - (MARGIN if plan.rows else 0.0)) / seconds
         if speed > top:
             best, top, rate = plan, speed, (1.0 + plan.gain) / seconds
-    return Allocation([best], rate, 0.0)
+    return Allocation([best], rate)
 
 
 def rate_of(chosen: Sequence[Plan], prices: Prices) -> float:

@@ -233,7 +233,7 @@ class Policy:
         self,
         batch: list[Work],
         verdicts: list[tuple[Work, Tensor, Verdict]],
-        committed: dict[int, list[int]],
+        written: list[int],
         *,
         draft: float,
         rest: float,
@@ -243,7 +243,7 @@ class Policy:
         Args:
             batch: All of its work.
             verdicts: Of the deciding requests, in their order, each with its rows of logits.
-            committed: Tokens written, by request.
+            written: Tokens that each of these has written.
             draft, rest: Seconds of drafting and of everything else.
         """
         free = [work.running for work in batch if work.running.request.speculation.adaptive]
@@ -258,10 +258,10 @@ class Policy:
             accepted = [len(verdict.path) for _, _, verdict in verdicts]
             self.decider.exploration.book(self.experiment.lost(accepted, self.values.rate, self.surplus))
         plain = self.values.prices.step(0) / self.values.requests if self.values else 0.0
-        for seat, (_, logits, verdict) in zip(self.seats, verdicts, strict=True):
+        for seat, (_, logits, verdict), tokens in zip(self.seats, verdicts, written, strict=True):
             if not seat.known.fixed:
                 self.learn_of(seat, logits, verdict)
-                self.count(seat, plain * len(committed[seat.id]) if steady else 0.0)
+                self.count(seat, plain * tokens if steady else 0.0)
         if not steady:  # prompts are read alike with and without drafts
             for running in free:
                 self.note_plain(running.request.statistics, whole / len(batch))

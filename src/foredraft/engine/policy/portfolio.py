@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from foredraft.checkpoints.head_checkpoint import EMBEDDED_HEADS, find_head, holds_head
+from foredraft.core.drafter_names import drafter_names
 from foredraft.core.errors import require
 from foredraft.core.speculation_config import CHAIN_RULES, SpeculationConfig
 from foredraft.drafters.drafter import Drafter
@@ -39,17 +40,13 @@ def options_for(
 def members(config: SpeculationConfig, target: Target) -> list[Member]:
     """The drafters that `config` names; else those that need no training, its model, and heads made for the target."""
     if config.drafters:
-        return [member(name.strip()) for name in config.drafters.split(",")]
+        named = drafter_names(config.drafters)
+        complete = all(method for method, _ in named)
+        require(complete, "drafters holds an empty name; give method or method:model, with commas between them")
+        return named
     expected = [("prediction", None)] if config.prediction is not None else []
     own = [(method_of(config.model, target), config.model)] if config.model else embedded(target)
     return [*expected, ("suffix", None), *own]
-
-
-def member(name: str) -> Member:
-    """A drafter as `drafters` names it: method, or method:model."""
-    method, _, model = name.partition(":")
-    require(method != "", "drafters holds an empty name; give method or method:model, with commas between them")
-    return method, model or None
 
 
 def method_of(model: str, target: Target) -> str:
