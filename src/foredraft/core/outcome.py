@@ -28,7 +28,7 @@ class SpeculationStatistics:
         committed: Tokens written.
         accepted_at: How often a draft was accepted at depth i + 1.
         drafted_at: How often a draft reached depth i + 1.
-        accepted_by: Accepted tokens by drafter.
+        drafted_by, accepted_by: Draft tokens and accepted ones by drafter.
         choices: Rounds by the way to draft that the policy chose; empty where nothing was left to it.
         plain_seconds: Estimated wall time of plain decoding for the same tokens; 0 where nobody estimates.
         draft_seconds, verify_seconds, other_seconds: Wall time by part; a step's time is shared by its requests.
@@ -41,6 +41,7 @@ class SpeculationStatistics:
     committed: int = 0
     accepted_at: list[int] = field(default_factory=list)
     drafted_at: list[int] = field(default_factory=list)
+    drafted_by: dict[str, int] = field(default_factory=dict)
     accepted_by: dict[str, int] = field(default_factory=dict)
     choices: dict[str, int] = field(default_factory=dict)
     plain_seconds: float = 0.0

@@ -39,6 +39,7 @@ class SamplingParams:
         seed: Same seed, same text, whatever the speculation; none draws a fresh one.
         n: Continuations of the same prompt; each has its own seed derived from `seed`.
         logprobs: When given, report the log-probability of each written token and of this many most likely ones.
+        prompt_logprobs: The same for every token of the prompt but the first.
     """
 
     temperature: float = 0.0
@@ -63,6 +64,7 @@ class SamplingParams:
     seed: int | None = None
     n: int = 1
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
 
     def __post_init__(self) -> None:
         within("temperature", self.temperature, 0, 100)
@@ -92,8 +94,9 @@ class SamplingParams:
         if self.seed is not None:
             whole("seed", self.seed, 0, 2**63 - 1)
         whole("n", self.n, 1, 1024)
-        if self.logprobs is not None:
-            whole("logprobs", self.logprobs, 0, 100)
+        for key in ("logprobs", "prompt_logprobs"):
+            if getattr(self, key) is not None:
+                whole(key, getattr(self, key), 0, 100)
 
     @property
     def guided(self) -> tuple[str, str] | None:

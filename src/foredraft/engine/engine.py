@@ -240,15 +240,15 @@ class Engine:
         """Step until `requests` are finished, filling `outputs`; what is left when the caller stops is cancelled."""
         try:
             while not all(running.request.finished for running in requests):
-                for event, output in self.step():
+                for _, event, output in self.step():
                     if output is not None:
                         outputs[output.index, output.sample] = output
                     yield event
         finally:
             self.cancel([running for running in requests if not running.request.finished])
 
-    def step(self) -> list[tuple[TokenEvent, RequestOutput | None]]:
-        """One packed forward for everybody."""
+    def step(self) -> list[tuple[Running, TokenEvent, RequestOutput | None]]:
+        """One packed forward for everybody: what each request that decided has written, with its output at its end."""
         self.scheduler.admit()
         clock = [perf_counter()]
         pool = self.target.pool
@@ -270,7 +270,7 @@ class Engine:
         drafting = clock[2] - clock[1]
         written = [len(event.tokens) for _, event in events]
         self.policy.learn(batch, verdicts, written, draft=drafting, rest=clock[-1] - clock[0] - drafting)
-        return [(event, self.finish(running) if event.finish_reason else None) for running, event in events]
+        return [(running, event, self.finish(running) if event.finish_reason else None) for running, event in events]
 
     def commit(
         self, batch: list[Work], verdicts: list[tuple[Work, Tensor, Verdict]]

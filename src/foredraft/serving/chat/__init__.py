@@ -1,0 +1,1 @@
+"""Conversations to prompts, and tool calls out of texts."""

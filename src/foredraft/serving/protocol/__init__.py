@@ -1,0 +1,1 @@
+"""What clients may ask, as they write it."""

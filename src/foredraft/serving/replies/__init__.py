@@ -1,0 +1,1 @@
+"""What clients get back, in OpenAI form."""
