@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foredraft.core.draft_tree import ROOT, DraftTree
-from foredraft.core.outcome import SpeculationStatistics
+from foredraft.core.outcome import SpeculationStatistics, total
 
 PATHS = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=6), max_size=8)
 
@@ -46,11 +46,12 @@ def test_a_parent_comes_before_its_child():
 
 def test_statistics_count_rounds_and_positions():
     counts = SpeculationStatistics()
-    counts.record(depth=3, drafted=5, path_drafters=["a", "b"], committed=3)
-    counts.record(depth=0, drafted=0, path_drafters=[], committed=1)
-    counts.record(depth=1, drafted=1, path_drafters=["a"], committed=2)
+    counts.record(depth=3, drafters=["a", "c", "b", "c", "c"], path=[0, 2], committed=3)
+    counts.record(depth=0, drafters=[], path=[], committed=1)
+    counts.record(depth=1, drafters=["a"], path=[0], committed=2)
     assert counts.tau == 2 and counts.rounds == 3 and counts.drafts == 2
     assert counts.acceptance_rate == 3 / 6
     assert counts.acceptance_per_position == [1, 1, 0]
-    assert counts.accepted_by == {"a": 2, "b": 1}
+    assert counts.accepted_by == {"a": 2, "b": 1} and counts.drafted_by == {"a": 2, "b": 1, "c": 3}
+    assert total([counts, counts]).acceptance_per_position == [1, 1, 0] and total([counts, counts]).rounds == 6
     assert SpeculationStatistics().tau == 0 == SpeculationStatistics().acceptance_rate

@@ -16,7 +16,7 @@ from foredraft.engine.policy.decision import within
 from foredraft.engine.policy.exploration import FIRST_STEPS, LEAST_SHARE, Exploration
 from foredraft.engine.policy.live_costs import LiveCosts, rough_costs, size_class
 from foredraft.engine.policy.policy import sureness
-from foredraft.engine.policy.request_policy import ASK_EVERY, RequestPolicy, Way
+from foredraft.engine.policy.request_policy import ASK_LAST, RequestPolicy, Way
 from foredraft.engine.policy.shortlist import shortlist
 from foredraft.engine.policy.trimming import best_count, path_rates, ranked_nodes, worthwhile
 from foredraft.engine.running import Option
@@ -153,7 +153,7 @@ def test_an_instant_way_that_brings_nothing_is_asked_seldom():
             asked.append(step)
             known.saw_worth(0, 0.0)
         known.steps += 1
-    assert asked[:15] == list(range(15)) and asked[-1] - asked[-2] == ASK_EVERY
+    assert asked[:15] == list(range(15)) and asked[-1] - asked[-2] == ASK_LAST
 
 
 def test_menus_are_cut_to_what_the_request_may_still_write():

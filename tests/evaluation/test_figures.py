@@ -2,8 +2,8 @@
 
 import pytest
 
-from foredraft.core.outcome import SpeculationStatistics
-from foredraft.evaluation.figures import Spread, figures_of, spread, total
+from foredraft.core.outcome import SpeculationStatistics, total
+from foredraft.evaluation.figures import Spread, figures_of, spread
 from foredraft.evaluation.turns import PLAIN, Sample, Turn
 
 

@@ -1,6 +1,8 @@
 """What verification decided, and what a finished request hands back."""
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields
+from itertools import zip_longest
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,21 +72,34 @@ class SpeculationStatistics:
         """Share of drafts accepted at each depth, among rounds whose draft reached it."""
         return [a / d for a, d in zip(self.accepted_at, self.drafted_at, strict=True)]
 
-    def record(self, *, depth: int, drafted: int, path_drafters: list[str], committed: int) -> None:
-        """Count one round: a draft of `drafted` nodes and `depth` levels, the accepted path, the tokens written."""
+    def record(self, *, depth: int, drafters: Sequence[str], path: Sequence[int], committed: int) -> None:
+        """Count one round.
+
+        Args:
+            depth: Levels of its draft.
+            drafters: Who drafted each node.
+            path: Accepted nodes.
+            committed: Tokens written.
+        """
         self.rounds += 1
         self.committed += committed
-        self.drafts += drafted > 0
-        self.drafted += drafted
-        self.accepted += len(path_drafters)
+        if not drafters:
+            return
+        self.drafts += 1
+        self.drafted += len(drafters)
+        self.accepted += len(path)
         grow = depth - len(self.drafted_at)
-        self.drafted_at += [0] * grow
-        self.accepted_at += [0] * grow
+        if grow > 0:
+            self.drafted_at += [0] * grow
+            self.accepted_at += [0] * grow
         for level in range(depth):
             self.drafted_at[level] += 1
-            self.accepted_at[level] += level < len(path_drafters)
-        for drafter in path_drafters:
-            self.accepted_by[drafter] = self.accepted_by.get(drafter, 0) + 1
+        for level in range(len(path)):
+            self.accepted_at[level] += 1
+        for drafter in drafters:
+            self.drafted_by[drafter] = self.drafted_by.get(drafter, 0) + 1
+        for node in path:
+            self.accepted_by[drafters[node]] = self.accepted_by.get(drafters[node], 0) + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,3 +115,21 @@ class TokenLogprobs:
     token: int
     logprob: float
     top: list[tuple[int, float]]
+
+
+def total(several: Iterable[SpeculationStatistics]) -> SpeculationStatistics:
+    """Sums of every count and time."""
+    whole = SpeculationStatistics()
+    for own in several:
+        for field_ in fields(own):
+            setattr(whole, field_.name, added(getattr(whole, field_.name), getattr(own, field_.name)))
+    return whole
+
+
+def added(left, right):
+    """The sum of two numbers, of two lists by place, or of two dictionaries by key."""
+    if isinstance(left, list):
+        return [a + b for a, b in zip_longest(left, right, fillvalue=0)]
+    if isinstance(left, dict):
+        return {key: left.get(key, 0) + right.get(key, 0) for key in {**left, **right}}
+    return left + right

@@ -33,6 +33,7 @@ class DrafterNeeds:
         deepest: Longest draft it can make, where it has such a limit.
         prediction: Whether it drafts from `SpeculationConfig.prediction`.
         drafters: Whether it asks the drafters that `SpeculationConfig.drafters` names.
+        told: Whether it learns from what becomes of a step; else nobody tells it.
     """
 
     samples: bool = False
@@ -45,6 +46,7 @@ class DrafterNeeds:
     deepest: int | None = None
     prediction: bool = False
     drafters: bool = False
+    told: bool = True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,7 +70,7 @@ class DraftTask:
     depth: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)  # not frozen: one is made for every request and drafter of a step
 class Observation:
     """What became of one request's step, seen after its tokens are committed.
 

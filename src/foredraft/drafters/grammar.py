@@ -14,7 +14,7 @@ class GrammarDrafter:
     """Drafts chains of forced tokens; empty ones for requests without a grammar."""
 
     name = "grammar"
-    needs = DrafterNeeds(instant=True)
+    needs = DrafterNeeds(instant=True, told=False)
 
     def propose(self, tasks: list[DraftTask]) -> list[DraftTree]:
         return [self.draft(task) for task in tasks]

@@ -22,7 +22,7 @@ class NgramDrafter:
     """Copies continuations out of the request's own tokens: one as a chain, several merged as a tree."""
 
     name = "ngram"
-    needs = DrafterNeeds(instant=True)
+    needs = DrafterNeeds(instant=True, told=False)
 
     def __init__(self) -> None:
         self.tables: dict[int, list[GramTable]] = {}  # by request, longest gram first

@@ -33,7 +33,7 @@ class PredictionDrafter:
     """
 
     name = "prediction"
-    needs = DrafterNeeds(instant=True, prediction=True)
+    needs = DrafterNeeds(instant=True, prediction=True, told=False)
 
     def __init__(self, encode: Callable[[str], list[int]]) -> None:
         self.encode = encode

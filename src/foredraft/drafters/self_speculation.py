@@ -161,7 +161,7 @@ class SelfSpeculationDrafter(DraftModelDrafter):
         assert (given is None) != (measurement is None)
         super().__init__(model, pool, context_length=model.capability.context_length)
         self.given, self.measurement = given, measurement
-        self.needs = DrafterNeeds(samples=True, stepwise=True, scratch=WINDOW if measurement else 0)
+        self.needs = DrafterNeeds(samples=True, stepwise=True, scratch=WINDOW if measurement else 0, told=False)
 
     @property
     def skips(self) -> LayerSkips:

@@ -45,7 +45,7 @@ class Branch:
 class StringAlignment:
     """Drafts a chain, or a chain for each of the draft model's likeliest first tokens, merged into a tree."""
 
-    needs = DrafterNeeds(stepwise=True)
+    needs = DrafterNeeds(stepwise=True, told=False)
 
     def __init__(self, bridge: VocabularyBridge, cache: DraftCache):
         self.bridge, self.cache = bridge, cache

@@ -23,7 +23,7 @@ class SuffixDrafter:
     """
 
     name = "suffix"
-    needs = DrafterNeeds(instant=True)
+    needs = DrafterNeeds(instant=True, told=False)
 
     def __init__(self, *, depth: int, max_cached: int) -> None:
         self.max_cached = max_cached

@@ -57,7 +57,7 @@ class SharedTokensTree(GrowingTree):
 class TokenIntersection:
     """Drafts chains and trees of shared tokens, chosen as by a draft model of the target's own vocabulary."""
 
-    needs = DrafterNeeds(samples=True, stepwise=True)
+    needs = DrafterNeeds(samples=True, stepwise=True, told=False)
 
     def __init__(self, bridge: VocabularyBridge, cache: DraftCache):
         self.bridge, self.cache = bridge, cache

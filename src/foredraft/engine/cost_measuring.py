@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import torch
 
 from foredraft.core.draft_tree import DraftTree
-from foredraft.core.outcome import SpeculationStatistics
 from foredraft.core.plan_builder import Rows, build_plan
 from foredraft.core.sampling_params import SamplingParams
 from foredraft.core.speculation_config import SpeculationConfig
@@ -259,12 +258,12 @@ def cheap_first(options: Mapping[str, SpeculationConfig], found: Mapping[str, li
 @contextmanager
 def set_aside(engine: "Engine") -> Iterator[None]:
     """Lets the engine run more requests than it takes, and forgets what it counts meanwhile."""
-    statistics, max_batch = engine.statistics, engine.scheduler.max_batch
-    engine.statistics, engine.scheduler.max_batch = SpeculationStatistics(), max(REQUESTS)
+    ended, max_batch = engine.ended, engine.scheduler.max_batch
+    engine.scheduler.max_batch = max(REQUESTS)
     try:
         yield
     finally:
-        engine.statistics, engine.scheduler.max_batch = statistics, max_batch
+        engine.ended, engine.scheduler.max_batch = ended, max_batch
 
 
 class TimedDrafter:

@@ -1,14 +1,13 @@
 """The one loop: plain decoding is speculation with an empty draft."""
 
+import logging
 import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from time import perf_counter
 
-from torch import Tensor
-
 from foredraft.core.errors import PromptError, require
-from foredraft.core.outcome import SpeculationStatistics, Verdict
+from foredraft.core.outcome import SpeculationStatistics, total
 from foredraft.core.request import Request
 from foredraft.core.sampling_params import SamplingParams, whole, within
 from foredraft.core.speculation_config import SpeculationConfig
@@ -19,8 +18,10 @@ from foredraft.engine.output import RequestOutput, TokenEvent
 from foredraft.engine.policy.live_costs import LiveCosts, rough_costs
 from foredraft.engine.policy.policy import Policy
 from foredraft.engine.policy.portfolio import options_for
+from foredraft.engine.quarantine import Quarantine
 from foredraft.engine.running import Option, Running, Work
 from foredraft.engine.scheduler import MAX_STEP_ROWS, Scheduler
+from foredraft.engine.writing import failure, output_of, share_time, written_or_failed
 from foredraft.model.target import Target, load_target
 from foredraft.sampling.bad_words import encode_bad_words
 from foredraft.sampling.detokenizer import Detokenizer
@@ -30,6 +31,7 @@ from foredraft.sampling.stopping import Stopper
 from foredraft.verification.verifier import rules
 
 Prompt = str | Sequence[int]
+logger = logging.getLogger("foredraft.engine")
 
 
 class Engine:
@@ -42,7 +44,8 @@ class Engine:
     Attributes:
         target: The model whose text is written.
         speculation: How requests speculate unless they say otherwise.
-        statistics: Counts over all requests so far.
+        quarantine: Requests of a step that failed, each to run alone.
+        ended: Counts over all requests that have ended.
         policy: Chooses how each request is drafted for where its config leaves that open.
         cost_seconds: Time that measuring what steps cost may take.
     """
@@ -69,7 +72,7 @@ class Engine:
         self.target = target
         self.speculation = speculation or SpeculationConfig()
         self.scheduler = Scheduler(target.pool, max_batch)
-        self.statistics = SpeculationStatistics()
+        self.quarantine, self.ended = Quarantine(), SpeculationStatistics()
         self.drafters: dict[SpeculationConfig, Drafter] = {}
         self.policy, self.cost_seconds = Policy(draft_rows=draft_rows), cost_seconds
         self.options: dict[tuple[SpeculationConfig, bool], tuple[Option, ...]] = {}
@@ -130,8 +133,9 @@ class Engine:
         params = spread(sampling or SamplingParams(), len(texts), SamplingParams, "sampling")
         configs = spread(speculation or self.speculation, len(texts), SpeculationConfig, "speculation")
         self.know_costs([config for config in dict.fromkeys(configs) if config.adaptive])
+        beside = len(self.scheduler.running) + len(self.scheduler.waiting) + sum(param.n for param in params)
         requests = [
-            self.prepare(self.request(text, param, config, sample), index, sample)
+            self.prepare(self.request(text, param, config, sample), index, sample, beside)
             for index, (text, param, config) in enumerate(zip(texts, params, configs, strict=True))
             for sample in range(param.n)
         ]
@@ -166,8 +170,10 @@ class Engine:
         seed = params.seed if params.seed is not None else secrets.randbits(62)
         return Request(prompt=tokens, params=bounded, speculation=config, seed=(seed + sample) % 2**63)
 
-    def prepare(self, request: Request, index: int, sample: int) -> Running:
-        """Everything that serves a request. Raises `ConfigError` for parameters the vocabulary cannot meet."""
+    def prepare(self, request: Request, index: int, sample: int, beside: int = 1) -> Running:
+        """Everything that serves a request, one of `beside` at hand.
+
+        Raises `ConfigError` for parameters the vocabulary cannot meet."""
         tokenizer, vocabulary = self.target.tokenizer, self.target.vocabulary
         bad = self.bad_word_tokens(request.params)
         options = self.options_of(request.speculation, guided=request.params.guided is not None)
@@ -185,7 +191,7 @@ class Engine:
             ),
             stopper=Stopper(request.params, vocabulary, Detokenizer(tokenizer) if tokenizer else None),
             rule=rules[request.speculation.rejection_sample_method],
-            options=self.policy.seated(options, request.speculation),
+            options=self.policy.seated(options, request.speculation, min(beside, self.scheduler.max_batch)),
         )
 
     def bad_word_tokens(self, params: SamplingParams) -> list[list[int]]:
@@ -248,11 +254,25 @@ class Engine:
             self.cancel([running for running in requests if not running.request.finished])
 
     def step(self) -> list[tuple[Running, TokenEvent, RequestOutput | None]]:
-        """One packed forward for everybody: what each request that decided has written, with its output at its end."""
+        """One packed forward for everybody: what each request that decided has written, with its output at its end.
+
+        A request that cannot be served ends with an error, alone. Where a step fails as a whole it is undone, and its
+        requests run one by one in the next steps until those that fail are found.
+        """
         self.scheduler.admit()
+        batch = self.quarantine.admitted(self.scheduler.next_batch())
+        try:
+            self.run_step(batch)
+        except Exception as error:
+            self.undo(batch, error)
+        else:
+            self.quarantine.cleared(batch)
+        written = [(work.running, work.event) for work in batch if work.event is not None]
+        return [(running, event, self.finish(running) if event.finish_reason else None) for running, event in written]
+
+    def run_step(self, batch: list[Work]) -> None:
         clock = [perf_counter()]
         pool = self.target.pool
-        batch = self.scheduler.next_batch()
         step.place_chunks(batch, pool)
         clock.append(perf_counter())
         self.policy.draft(batch, pool)
@@ -262,89 +282,47 @@ class Engine:
         logits, states = self.target.forward(plan, step.wanted_features(batch))
         clock.append(perf_counter())
         step.share_features(batch, plan, states)
-        verdicts = step.verify(batch, logits)
-        step.share_successors(verdicts)
-        events = self.commit(batch, verdicts)
+        step.verify(batch, logits)
+        step.share_successors(batch)
+        self.commit(batch)
         clock.append(perf_counter())
-        self.share_time(batch, clock)
+        share_time(batch, clock)
         drafting = clock[2] - clock[1]
-        written = [len(event.tokens) for _, event in events]
-        self.policy.learn(batch, verdicts, written, draft=drafting, rest=clock[-1] - clock[0] - drafting)
-        return [(running, event, self.finish(running) if event.finish_reason else None) for running, event in events]
+        self.policy.learn(batch, draft=drafting, rest=clock[-1] - clock[0] - drafting)
 
-    def commit(
-        self, batch: list[Work], verdicts: list[tuple[Work, Tensor, Verdict]]
-    ) -> list[tuple[Running, TokenEvent]]:
+    def commit(self, batch: list[Work]) -> None:
         """Edit slot tables, write tokens, tell drafters."""
-        decided = {work.running.request.id: verdict for work, _, verdict in verdicts}
         for work in batch:
-            kept = step.kept_slots(work, decided.get(work.running.request.id))
-            self.target.pool.keep(work.running.table, kept)
+            self.target.pool.keep(work.running.table, step.kept_slots(work))
             work.running.request.computed = len(work.running.table)
-        events, committed = [], {}
-        for work, logits, verdict in verdicts:
-            event = self.write(work, logits, verdict)
-            committed[work.running.request.id] = event.tokens
-            events.append((work.running, event))
-        step.observe(batch, decided, committed)
-        return events
+            if work.verdict is not None:
+                work.event = written_or_failed(work)
+        step.observe(batch)
 
-    def write(self, work: Work, logits: Tensor, verdict: Verdict) -> TokenEvent:
-        """Write the accepted run as far as its stop conditions allow."""
-        running, request, tree = work.running, work.running.request, work.tree.guesses
-        tokens = [tree.tokens[node] for node in verdict.path] + [verdict.token]
-        stop = running.stopper.push(tokens)
-        tokens = tokens[: stop.kept]
-        drafters = [tree.drafters[node] for node in verdict.path]
-        sources = [*drafters, None][: stop.kept]
-        if request.params.logprobs is not None:
-            rows = [0, *(node + 1 for node in verdict.path)]
-            request.logprobs += [
-                running.sampler.logprobs(logits[row], token, request.params.logprobs)
-                for row, token in zip(rows, tokens, strict=False)
-            ]
-        request.tokens += tokens
-        running.sampler.commit(tokens)
-        running.text += stop.text
-        running.sources += sources
-        request.finish_reason = stop.finish_reason
-        running.first_token = running.first_token or perf_counter()
-        for statistics in (request.statistics, self.statistics):
-            statistics.record(
-                depth=max(tree.depths, default=0),
-                drafted=len(tree),
-                path_drafters=drafters,
-                committed=len(tokens),
-            )
-        return TokenEvent(
-            index=running.index,
-            sample=running.sample,
-            tokens=tokens,
-            sources=sources,
-            text=stop.text,
-            finish_reason=stop.finish_reason,
-        )
+    def undo(self, batch: list[Work], error: Exception) -> None:
+        """Free what a failed step has taken. The request it failed for, where that is known, ends."""
+        logger.error("a step of %d requests failed: %r", len(batch), error, exc_info=error)
+        for work in batch:
+            if work.event is None:
+                self.target.pool.keep(work.running.table, [])
+        for work in self.quarantine.caught(batch):
+            work.event = failure(work.running, error)
+
+    @property
+    def statistics(self) -> SpeculationStatistics:
+        """Counts over all requests so far."""
+        return total([self.ended, *(running.request.statistics for running in self.scheduler.running)])
 
     def finish(self, running: Running) -> RequestOutput:
         """Close a finished request."""
-        request = running.request
         self.drop(running)
-        return RequestOutput(
-            index=running.index,
-            sample=running.sample,
-            prompt_token_ids=request.prompt,
-            token_ids=request.output,
-            text=running.text,
-            finish_reason=request.finish_reason,
-            seed=request.seed,
-            drafter=request.speculation.method,
-            lossless=running.rule.lossless,
-            sources=running.sources,
-            logprobs=request.logprobs if request.params.logprobs is not None else None,
-            statistics=request.statistics,
-            seconds=perf_counter() - running.started,
-            first_token_seconds=running.first_token - running.started,
-        )
+        return output_of(running)
+
+    def end(self, running: Running, reason: str) -> RequestOutput:
+        """End a waiting or running request before its time, for a reason such as timeout; what it has written stays."""
+        running.request.finish_reason = reason
+        running.text += running.stopper.rest()
+        return self.finish(running)
 
     def cancel(self, requests: list[Running]) -> None:
         """Drop requests that wait or run, freeing their slots."""
@@ -355,18 +333,9 @@ class Engine:
         """Forget a request that has ended or was cancelled, and free its slots."""
         for drafter in running.drafters:
             drafter.close(running.request)
+        self.ended = total([self.ended, running.request.statistics])
         self.policy.close(running.request)
         self.scheduler.finish(running)
-
-    def share_time(self, batch: list[Work], clock: list[float]) -> None:
-        """Book a step's time: drafting, the target's forward, and everything else, an equal share to each request."""
-        draft, forward = clock[2] - clock[1], clock[4] - clock[3]
-        other = clock[-1] - clock[0] - draft - forward
-        share = 1 / len(batch)
-        for statistics, part in [(self.statistics, 1.0), *((w.running.request.statistics, share) for w in batch)]:
-            statistics.draft_seconds += draft * part
-            statistics.verify_seconds += forward * part
-            statistics.other_seconds += other * part
 
 
 def require_able(drafter: Drafter, config: SpeculationConfig) -> None:

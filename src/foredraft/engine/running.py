@@ -3,10 +3,14 @@
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from torch import Tensor
+
 from foredraft.core.draft_tree import DraftTree
+from foredraft.core.outcome import TokenLogprobs, Verdict
 from foredraft.core.request import Request
 from foredraft.core.speculation_config import SpeculationConfig
 from foredraft.drafters.drafter import Drafter
+from foredraft.engine.output import TokenEvent
 from foredraft.model.capture import States
 from foredraft.model.slot_pool import SlotTable
 from foredraft.sampling.request_sampler import RequestSampler
@@ -35,6 +39,8 @@ class Running:
         text: Text released so far.
         sources: The drafter of each written token, none where the target chose it itself.
         started, first_token: When it was admitted and when it wrote its first token, by `perf_counter`.
+        prompt_logprobs: Those of the prompt computed so far, where its parameters ask for them.
+        error: What failed, where it could not be served.
     """
 
     request: Request
@@ -49,11 +55,18 @@ class Running:
     sources: list[str | None] = field(default_factory=list)
     started: float = 0.0
     first_token: float | None = None
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+    error: str | None = None
 
     @cached_property
     def drafters(self) -> list[Drafter]:
-        """Everybody who may draft for it, each once; all of them are told of every step."""
+        """Everybody who may draft for it, each once."""
         return list({id(option.drafter): option.drafter for option in self.options}.values())
+
+    @cached_property
+    def told(self) -> list[Drafter]:
+        """Those of them that are told of every step."""
+        return [drafter for drafter in self.drafters if drafter.needs.told]
 
     @cached_property
     def wanted_states(self) -> set[int]:
@@ -78,7 +91,10 @@ class Work:
         node_slots: Cache slots of the draft's nodes.
         states: The target's hidden states of the whole step by boundary, [T, hidden] each, if its drafters need any.
         start: The request's first row among them.
+        logits: The target's raw logits of the root and of each node, [N + 1, V], where it decides.
+        verdict: What was accepted, where it decides.
         successors: The target's likeliest next tokens after the root and each node, as many as its drafters need.
+        event: What it has written.
     """
 
     running: Running
@@ -88,7 +104,10 @@ class Work:
     node_slots: list[int] = field(default_factory=list)
     states: States = field(default_factory=dict)
     start: int = 0
+    logits: Tensor | None = None
+    verdict: Verdict | None = None
     successors: list[list[int]] | None = None
+    event: TokenEvent | None = None
 
     @property
     def decides(self) -> bool:
@@ -96,5 +115,24 @@ class Work:
         return self.chunk == self.running.request.pending
 
     @property
-    def logit_rows(self) -> int:
+    def path(self) -> list[int]:
+        """Accepted nodes."""
+        return self.verdict.path if self.verdict else []
+
+    @property
+    def decision_rows(self) -> int:
+        """Rows a decision reads: the root's and each node's."""
         return len(self.tree) + 1 if self.decides else 0
+
+    @property
+    def choice_logits(self) -> Tensor:
+        """Logits of the rows that choose a token: the root's and each guess's; probes choose none."""
+        return self.logits[: len(self.logits) - self.tree.probes] if self.tree.probes else self.logits
+
+    @property
+    def logit_rows(self) -> int:
+        """Its last rows, of which logits are wanted: those of a decision, or all where the prompt is to be scored."""
+        scored = self.running.request.params.prompt_logprobs is not None
+        if scored and self.running.request.computed < len(self.running.request.prompt) - 1:
+            return self.chunk + len(self.tree)
+        return self.decision_rows

@@ -4,14 +4,15 @@ import torch
 from torch import Tensor
 
 from foredraft.core.draft_tree import DraftTree
-from foredraft.core.outcome import Verdict
 from foredraft.core.plan_builder import Rows, build_plan
 from foredraft.core.speculation_config import SpeculationConfig
 from foredraft.core.step_plan import StepPlan
 from foredraft.drafters.drafter import Drafter, DraftTask, Observation
 from foredraft.engine.running import Option, Work
+from foredraft.engine.writing import prompt_logprobs
 from foredraft.model.capture import States
 from foredraft.model.slot_pool import SlotPool
+from foredraft.sampling.joint_choice import drawn_together, greedy_together
 from foredraft.verification.verifier import accept
 
 
@@ -76,26 +77,42 @@ def rows_of(work: Work, device: torch.device) -> Rows:
     )
 
 
-def verify(batch: list[Work], logits: Tensor) -> list[tuple[Work, Tensor, Verdict]]:
-    """Verdicts of all requests that decide in this step, each with its rows of logits."""
+def verify(batch: list[Work], logits: Tensor) -> None:
+    """Give every request that decides in this step its logits and its verdict."""
+    share_logits(batch, logits)
     deciding = [work for work in batch if work.decides]
-    rows = logits.split([work.logit_rows for work in deciding])
-    chosen = greedy_tokens(deciding, logits)
-    verdicts = []
-    for work, own in zip(deciding, rows, strict=True):
-        tokens = [next(chosen) for _ in range(work.logit_rows)] if chosen else None
-        running, guesses = work.running, work.tree.guesses
-        rows = len(guesses) + 1
-        verdict = accept(running.rule, guesses, running.sampler, own[:rows], tokens and tokens[:rows])
-        verdicts.append((work, own, verdict))
-    return verdicts
+    chosen = chosen_together(deciding)
+    for work in deciding:
+        running = work.running
+        work.verdict = accept(
+            running.rule, work.tree.guesses, running.sampler, work.choice_logits, chosen.get(id(work))
+        )
 
 
-def greedy_tokens(deciding: list[Work], logits: Tensor):
-    """The likeliest token of every row when all requests are plainly greedy: one reduction and one transfer."""
-    if not all(work.running.sampler.plain_greedy for work in deciding):
-        return None
-    return iter(logits.argmax(-1).tolist())
+def share_logits(batch: list[Work], logits: Tensor) -> None:
+    """Split the logits [rows, V] of a step; those of a prompt that is to be scored are read here."""
+    for work, own in zip(batch, logits.split([work.logit_rows for work in batch]), strict=True):
+        if work.logit_rows > work.decision_rows:
+            work.running.prompt_logprobs += prompt_logprobs(work, own[: work.chunk])
+            own = own[work.logit_rows - work.decision_rows :]
+        work.logits = own
+
+
+def chosen_together(deciding: list[Work]) -> dict[int, list[int]]:
+    """The token of each row of those requests that need no more for it than their logits and noise, by id of work."""
+    asked = [work for work in deciding if not (work.running.rule.needs_laws and work.tree.guesses)]
+    greedy = [work for work in asked if work.running.sampler.plain_greedy]
+    drawn = [work for work in asked if not work.running.sampler.greedy and work.running.sampler.plain]
+    chosen = {}
+    if greedy:
+        tokens = greedy_together([work.choice_logits for work in greedy])
+        chosen |= zip(map(id, greedy), tokens, strict=True)
+    if drawn:
+        samplers = [work.running.sampler for work in drawn]
+        depths = [[0, *work.tree.guesses.depths] for work in drawn]
+        tokens = drawn_together(samplers, [work.choice_logits for work in drawn], depths)
+        chosen |= zip(map(id, drawn), tokens, strict=True)
+    return chosen
 
 
 def wanted_features(batch: list[Work]) -> tuple[int, ...]:
@@ -110,17 +127,17 @@ def share_features(batch: list[Work], plan: StepPlan, states: States) -> None:
             work.states, work.start = states, segment.start
 
 
-def share_successors(verdicts: list[tuple[Work, Tensor, Verdict]]) -> None:
+def share_successors(batch: list[Work]) -> None:
     """Give every request the target's likeliest next tokens after each of its rows, as many as its drafters need."""
-    for work, logits, _ in verdicts:
-        if count := work.running.wanted_successors:
+    for work in batch:
+        if work.verdict is not None and (count := work.running.wanted_successors):
             size = work.running.sampler.vocabulary.size
-            work.successors = logits[:, :size].topk(min(count, size), dim=-1).indices.tolist()
+            work.successors = work.logits[:, :size].topk(min(count, size), dim=-1).indices.tolist()
 
 
-def kept_rows(work: Work, verdict: Verdict | None) -> slice | Tensor:
+def kept_rows(work: Work) -> slice | Tensor:
     """Rows of the pack that the request has kept: its pending tokens, then the accepted path."""
-    path = verdict.path if verdict else []
+    path = work.path
     if path == list(range(len(path))):  # a view costs next to nothing
         return slice(work.start, work.start + work.chunk + len(path))
     first = work.start + work.chunk
@@ -128,41 +145,35 @@ def kept_rows(work: Work, verdict: Verdict | None) -> slice | Tensor:
     return torch.tensor(rows, device=next(iter(work.states.values())).device)
 
 
-def observation(
-    work: Work, drafter: Drafter, verdict: Verdict | None, committed: list[int], rows: slice | Tensor | None
-) -> Observation:
+def observation(work: Work, drafter: Drafter, rows: slice | Tensor | None) -> Observation:
     """What a drafter is told of a step, once its slots are kept."""
-    needs, path = drafter.needs, verdict.path if verdict else []
-    features = tuple(work.states[boundary][rows] for boundary in needs.features)
+    needs = drafter.needs
     successors = [row[: needs.successors] for row in work.successors] if needs.successors and work.successors else None
     return Observation(
         request=work.running.request,
         table=work.running.table,
-        first=len(work.running.table) - work.chunk - len(path),
+        first=len(work.running.table) - work.chunk - len(work.path),
         tree=work.tree,
-        verdict=verdict,
-        committed=committed,
-        features=features,
+        verdict=work.verdict,
+        committed=work.event.tokens if work.event else [],
+        features=tuple(work.states[boundary][rows] for boundary in needs.features),
         successors=successors,
     )
 
 
-def kept_slots(work: Work, verdict: Verdict | None) -> list[int]:
+def kept_slots(work: Work) -> list[int]:
     """Slots that stay after the step: the chunk's, then the accepted path's."""
-    path = verdict.path if verdict else []
-    return work.chunk_slots + [work.node_slots[node] for node in path]
+    return work.chunk_slots + [work.node_slots[node] for node in work.path]
 
 
-def observe(batch: list[Work], verdicts: dict[int, Verdict], committed: dict[int, list[int]]) -> None:
+def observe(batch: list[Work]) -> None:
     """Tell each drafter what became of its requests; of mere prompt chunks only where it needs their features."""
     told: dict[int, tuple[Drafter, list[Observation]]] = {}
     for work in batch:
-        name = work.running.request.id
-        verdict, tokens = verdicts.get(name), committed.get(name, [])
-        rows = kept_rows(work, verdict) if work.states else None
-        for drafter in work.running.drafters:
-            if verdict is not None or drafter.needs.features:
+        rows = kept_rows(work) if work.states else None
+        for drafter in work.running.told:
+            if work.verdict is not None or drafter.needs.features:
                 _, seen = told.setdefault(id(drafter), (drafter, []))
-                seen.append(observation(work, drafter, verdict, tokens, rows))
+                seen.append(observation(work, drafter, rows))
     for drafter, observations in told.values():
         drafter.observe(observations)

@@ -1,11 +1,11 @@
 """From turns to figures: acceptance by position, tau, cost of drafting, and speed against plain decoding."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import zip_longest
 from statistics import fmean, quantiles
 
-from foredraft.core.outcome import SpeculationStatistics
+from foredraft.core.outcome import SpeculationStatistics, total
 from foredraft.evaluation.turns import PLAIN, Sample, Turn
 
 
@@ -88,24 +88,6 @@ def figures_of(turns: Sequence[Turn], contestant: str) -> Figures:
         prompts_unlike_plain=unlike_plain(turns, contestant),
         counts=counts,
     )
-
-
-def total(statistics: Iterable[SpeculationStatistics]) -> SpeculationStatistics:
-    """Sums of every count and time."""
-    whole = SpeculationStatistics()
-    for own in statistics:
-        for field in fields(own):
-            setattr(whole, field.name, added(getattr(whole, field.name), getattr(own, field.name)))
-    return whole
-
-
-def added(left, right):
-    """The sum of two numbers, of two lists by place, or of two dictionaries by key."""
-    if isinstance(left, list):
-        return [a + b for a, b in zip_longest(left, right, fillvalue=0)]
-    if isinstance(left, dict):
-        return {key: left.get(key, 0) + right.get(key, 0) for key in {**left, **right}}
-    return left + right
 
 
 def conditional(counts: SpeculationStatistics) -> tuple[float, ...]:

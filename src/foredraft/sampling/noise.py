@@ -39,9 +39,25 @@ def gumbel(seed: int, positions: Tensor, width: int) -> Tensor:
     Returns:
         float32 [R, width] on the device of `positions`.
     """
-    steps = torch.arange(width, device=positions.device) * signed(INCREMENT)  # [V]
-    pieces = row_keys(seed, positions)[:, None].split(max(1, CHUNK // width))
-    return torch.cat([noise_of(mixed(piece + steps)) for piece in pieces])
+    return gumbel_rows(row_keys(seed, positions), width)
+
+
+def gumbel_rows(keys: Tensor, width: int) -> Tensor:
+    """`gumbel` of several seeds: `keys` [R] int64 from `position_key`; float32 [R, width]."""
+    steps = torch.arange(width, device=keys.device) * signed(INCREMENT)  # [V]
+    pieces = keys[:, None].split(max(1, CHUNK // width))
+    rows = [noise_of(mixed(piece + steps)) for piece in pieces]
+    return rows[0] if len(rows) == 1 else torch.cat(rows)
+
+
+def position_key(seed: int, position: int) -> int:
+    """What a position's noise is hashed from, as a signed 64-bit int."""
+    return signed(mixed_int(position * INCREMENT + seed_key(seed)))
+
+
+@lru_cache(maxsize=4096)
+def seed_key(seed: int) -> int:
+    return mixed_int(seed ^ GUMBEL_SALT)
 
 
 def gumbel_at(seed: int, positions: Tensor, tokens: Tensor) -> Tensor:
@@ -50,7 +66,7 @@ def gumbel_at(seed: int, positions: Tensor, tokens: Tensor) -> Tensor:
 
 
 def row_keys(seed: int, positions: Tensor) -> Tensor:
-    return mixed(positions * signed(INCREMENT) + signed(mixed_int(seed ^ GUMBEL_SALT)))
+    return mixed(positions * signed(INCREMENT) + signed(seed_key(seed)))
 
 
 def noise_of(hashed: Tensor) -> Tensor:

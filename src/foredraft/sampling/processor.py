@@ -10,9 +10,11 @@ class Processor:
 
     Attributes:
         spent: The processor will not change scores any more and may be dropped.
+        divisor: What it divides all scores by, where that is all it does.
     """
 
     spent = False
+    divisor: float | None = None
 
     def __call__(self, scores: Tensor, rows: TreeRows) -> Tensor:
         """New scores, float32 [R, V], for `scores` [R, V], which stay as they are."""

@@ -32,6 +32,8 @@ class RequestSampler:
 
     Attributes:
         history: Prompt and committed tokens.
+        divisor: The temperature that scores are divided by; 1 for none.
+        noise: Of each position from the next one on that was asked for, [V].
     """
 
     def __init__(
@@ -55,6 +57,12 @@ class RequestSampler:
         self.truncates = params.top_k > 0 or params.top_p < 1 or params.min_p > 0 or params.typical_p < 1
         self.grammar = grammar
         self.processors = make_processors(params, prompt, vocabulary, list(bad_words), grammar)
+        self.divisor = next((processor.divisor for processor in self.processors if processor.divisor), 1.0)
+
+    @property
+    def plain(self) -> bool:
+        """Whether scores are the raw logits over `divisor`, drafted paths included."""
+        return not self.truncates and all(processor.divisor for processor in self.processors)
 
     @property
     def plain_greedy(self) -> bool:
@@ -66,8 +74,10 @@ class RequestSampler:
         self.history.extend(tokens)
         for processor in self.processors:
             processor.commit(tokens)
-        self.processors = [processor for processor in self.processors if not processor.spent]
-        self.noise = {position: row for position, row in self.noise.items() if position >= len(self.history)}
+        if any(processor.spent for processor in self.processors):
+            self.processors = [processor for processor in self.processors if not processor.spent]
+        if self.noise:
+            self.noise = {position: row for position, row in self.noise.items() if position >= len(self.history)}
 
     def scores(self, logits: Tensor, paths: list[list[int]]) -> Tensor:
         """Logits after every processor, float32 [R, V]; forbidden tokens are -inf.

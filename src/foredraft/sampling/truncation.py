@@ -18,10 +18,10 @@ class Temperature(Processor):
     """Divides by the temperature."""
 
     def __init__(self, temperature: float):
-        self.temperature = max(temperature, LEAST_TEMPERATURE)
+        self.divisor = max(temperature, LEAST_TEMPERATURE)
 
     def __call__(self, scores: Tensor, rows: TreeRows) -> Tensor:
-        return scores / self.temperature
+        return scores / self.divisor
 
 
 class TopK(Processor):

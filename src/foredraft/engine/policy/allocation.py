@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 SWEEPS = 2
+NEAR = 8  # rows
 MARGIN = 0.06  # tokens that a draft must gain beyond its cost: estimates are not better than that
 
 
@@ -95,8 +96,10 @@ def rate_of(chosen: Sequence[Plan], prices: Prices) -> float:
 
 
 def row_price(chosen: Sequence[Plan], rate: float, prices: Prices) -> float:
+    """Tokens a row costs about where the batch is: over some rows to both sides, since estimates are noisy."""
     rows = sum(plan.rows for plan in chosen)
-    return rate * (prices.step(rows + 4) - prices.step(rows)) / 4
+    low, high = max(rows - NEAR, 0), rows + NEAR
+    return max(0.0, rate * (prices.step(high) - prices.step(low)) / (high - low))
 
 
 def best_uniform(menus: Sequence[Sequence[Plan]], prices: Prices) -> list[Plan]:

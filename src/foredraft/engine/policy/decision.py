@@ -35,11 +35,12 @@ class StepPrices:
     steps: dict[int, float] = field(default_factory=dict)
 
     def step(self, draft_rows: int) -> float:
+        """Never less than a step without drafts takes."""
         seconds = self.steps.get(draft_rows)
         if seconds is None:
             rows = self.base_rows + draft_rows
             seconds = self.costs.step_seconds(rows, self.requests, self.context, self.sampled)
-            self.steps[draft_rows] = seconds
+            seconds = self.steps[draft_rows] = max(seconds, self.step(0)) if draft_rows else seconds
         return seconds
 
     def draft(self, label: str, requests: int) -> float:

@@ -8,6 +8,7 @@ from foredraft.engine.step_costs import ForwardCost, StepCosts
 
 FOLLOW = 0.1  # weight of a new observation
 SETTLED = 1.0  # observations after which a cell speaks for itself
+FORGET = 0.998  # what a cell's observations are worth after each step without another: the machine was busy then
 WILDEST = 3.0  # an observation further off than this factor is cut to it
 
 
@@ -26,9 +27,15 @@ class Drift:
 
 @dataclass(slots=True)
 class Cell(Drift):
-    """Steps of about the same size; `rows` is what they have on average."""
+    """Steps of about the same size, compared to what all steps of their kind take by then.
+
+    Attributes:
+        rows: What they have on average.
+        last: The step that was seen last.
+    """
 
     rows: float = 0.0
+    last: int = 0
 
 
 def between(points: list[tuple[float, float]], x: float) -> float:
@@ -45,16 +52,19 @@ class LiveCosts:
     """Seconds of steps and drafts as expected now.
 
     A step is everything but drafting: the target's forward, verification and bookkeeping. What it takes beyond the
-    measured forward is learned by kind of request (sampling costs more than argmax) and number of rows.
+    measured forward is learned by kind of request (sampling costs more than argmax), and by number of rows beside that:
+    when the machine is busy for a while, all sizes are, also those that nobody sees then.
 
     Attributes:
         table: What was measured.
-        whole, cells: How steps compare to it, all of a kind and those of one size.
+        steps: Steps seen.
+        whole, cells: How steps compare to it, all of a kind; how those of one size compare to that.
         drafts: How drafter calls compare, by label and size.
         known_drafts, known_factors: As last computed.
     """
 
     table: StepCosts
+    steps: int = 0
     whole: dict[bool, Drift] = field(default_factory=lambda: {False: Drift(), True: Drift()})
     cells: dict[tuple[int, bool], dict[int, Cell]] = field(default_factory=dict)
     known_factors: dict[tuple[int, int, bool], float] = field(default_factory=dict)
@@ -71,21 +81,25 @@ class LiveCosts:
         key = (rows, requests, sampled)
         if key not in self.known_factors:
             cells = self.cells.get((size_class(requests), sampled), {})
-            seen = sorted((cell.rows, self.settled(cell, sampled)) for cell in cells.values())
-            self.known_factors[key] = between(seen, rows) if seen else self.whole[sampled].factor
+            seen = sorted((cell.rows, self.settled(cell)) for cell in cells.values())
+            self.known_factors[key] = self.whole[sampled].factor * (between(seen, rows) if seen else 1.0)
         return self.known_factors[key]
 
-    def settled(self, cell: "Cell", sampled: bool) -> float:
-        """A cell's factor, as far as it has been seen."""
-        return (cell.factor * cell.seen + self.whole[sampled].factor * SETTLED) / (cell.seen + SETTLED)
+    def settled(self, cell: "Cell") -> float:
+        """A cell's factor, as far as it has been seen, and lately."""
+        worth = min(cell.seen, 1.0 / FOLLOW) * FORGET ** (self.steps - cell.last)
+        return (cell.factor * worth + SETTLED) / (worth + SETTLED)
 
     def saw_step(self, rows: int, requests: int, context: float, sampled: bool, seconds: float) -> None:
         ratio = seconds / self.table.forward_seconds(rows, requests, context)
-        self.whole[sampled].follow(ratio)
+        whole = self.whole[sampled]
+        whole.follow(ratio)
         cells = self.cells.setdefault((size_class(requests), sampled), {})
         cell = cells.setdefault(size_class(rows), Cell(rows=rows))
-        cell.follow(ratio)
+        cell.follow(ratio / whole.factor)
         cell.rows += FOLLOW * (rows - cell.rows)
+        self.steps += 1
+        cell.last = self.steps
         self.known_factors.clear()
 
     def draft_seconds(self, label: str, requests: int) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from foredraft.core.draft_tree import DraftTree
-from foredraft.core.outcome import SpeculationStatistics, Verdict
+from foredraft.core.outcome import SpeculationStatistics
 from foredraft.core.request import Request
 from foredraft.core.speculation_config import SpeculationConfig
 from foredraft.engine import step
@@ -25,7 +25,8 @@ from foredraft.engine.running import Option, Running, Work
 from foredraft.model.slot_pool import SlotPool
 
 PLAIN_LABEL = "plain"
-HOLD_STEPS = 3  # further steps for which a decision stands
+HOLD_STEPS, HOLD_MORE = 3, 7  # further steps for which a decision stands, of few requests and of many
+MANY = 8  # requests
 ASK_FACTOR = 1.5  # what looking at an instant draft costs in all, in units of making it
 SURE_FIRST, SURE_EVERY = 4, 16  # how sure the target is is looked at in so many first steps, then every so many
 LOGITS_ROOT = 0  # the root's row
@@ -71,11 +72,12 @@ class Policy:
         ways = [way_of(option) for option in running.options]
         self.requests[request.id] = RequestPolicy(ways, self.past, temperature_class(request), fixed=fixed)
 
-    def seated(self, options: tuple[Option, ...], config: SpeculationConfig) -> tuple[Option, ...]:
-        """The options of those drafters that take part in a request: all that its config names, else a short list."""
+    def seated(self, options: tuple[Option, ...], config: SpeculationConfig, requests: int = 1) -> tuple[Option, ...]:
+        """The options of those drafters that take part in a request served beside others, `requests` in all: all that
+        its config names, else a short list."""
         if not config.adaptive or config.drafters or self.costs is None:
             return options
-        return shortlist(options, self.costs)
+        return shortlist(options, self.costs, requests)
 
     def close(self, request: Request) -> None:
         """The request has finished or was cancelled."""
@@ -125,7 +127,8 @@ class Policy:
         slowly, and deciding takes time."""
         self.held_steps += 1
         self.experiment, self.surplus = None, 0.0
-        return self.held_steps <= HOLD_STEPS and self.held == [seat.id for seat in self.seats]
+        steps = HOLD_STEPS if len(self.seats) < MANY else HOLD_MORE
+        return self.held_steps <= steps and self.held == [seat.id for seat in self.seats]
 
     def decide(self, prices: StepPrices) -> None:
         """Choose a way for every request, as if there were no instant drafts."""
@@ -232,20 +235,11 @@ class Policy:
     def learn(
         self,
         batch: list[Work],
-        verdicts: list[tuple[Work, Tensor, Verdict]],
-        written: list[int],
         *,
         draft: float,
         rest: float,
     ) -> None:
-        """Take in what became of a step.
-
-        Args:
-            batch: All of its work.
-            verdicts: Of the deciding requests, in their order, each with its rows of logits.
-            written: Tokens that each of these has written.
-            draft, rest: Seconds of drafting and of everything else.
-        """
+        """Take in what became of a step, which has taken so many seconds of drafting and of everything else."""
         free = [work.running for work in batch if work.running.request.speculation.adaptive]
         if not free:
             return
@@ -255,24 +249,24 @@ class Policy:
             rows = sum(1 + len(work.tree) for work in batch)
             self.costs.saw_step(rows, len(batch), mean_context(batch), sampling(batch), rest)
         if self.experiment is not None:
-            accepted = [len(verdict.path) for _, _, verdict in verdicts]
+            accepted = [len(seat.work.path) for seat in self.seats]
             self.decider.exploration.book(self.experiment.lost(accepted, self.values.rate, self.surplus))
         plain = self.values.prices.step(0) / self.values.requests if self.values else 0.0
-        for seat, (_, logits, verdict), tokens in zip(self.seats, verdicts, written, strict=True):
+        for seat in self.seats:
             if not seat.known.fixed:
-                self.learn_of(seat, logits, verdict)
-                self.count(seat, plain * tokens if steady else 0.0)
+                self.learn_of(seat)
+                self.count(seat, plain * len(seat.work.event.tokens) if steady else 0.0)
         if not steady:  # prompts are read alike with and without drafts
             for running in free:
                 self.note_plain(running.request.statistics, whole / len(batch))
 
     @staticmethod
-    def learn_of(seat: Seat, logits: Tensor, verdict: Verdict) -> None:
+    def learn_of(seat: Seat) -> None:
         known = seat.known
         if seat.place != PLAIN:
-            known.learn(seat.place, seat.work.tree, verdict.path, seat.depth)
+            known.learn(seat.place, seat.work.tree, seat.work.path, seat.depth)
         if known.steps < SURE_FIRST or known.steps % SURE_EVERY == 0:
-            known.saw_sureness(sureness(logits[LOGITS_ROOT]))
+            known.saw_sureness(sureness(seat.work.logits[LOGITS_ROOT]))
         known.steps += 1
 
     def count(self, seat: Seat, plain_seconds: float) -> None:

@@ -13,7 +13,7 @@ PAST_FOLLOW = 0.03  # the same over all requests
 UNKNOWN = -1  # level before the target has chosen a token
 SURE_EDGES = (0.5, 0.65, 0.8, 0.9)
 SURE_FOLLOW = 0.2  # weight of a new observation of how sure the target is
-ASK_EVERY = 4  # an instant drafter that does not pay is asked again after so many steps
+ASK_FIRST, ASK_LAST = 4, 16  # an instant drafter that does not pay is asked again after so many steps, then twice that
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class RequestPolicy:
         chances: Acceptance by stated chance, by kind.
         rows: Nodes each way has brought to verification lately, by way.
         worth: Tokens that asking an instant way has lately been worth, by way.
-        asked: The step an instant way was last asked in.
+        asked, patience: The step an instant way was last asked in, and steps until the next where it does not pay.
         sure: How sure the target has lately been of its next token, 0 to 1; none before it has chosen any.
         level: Class of `sure`. A text that is easy for the target is easy for drafters, so acceptance starts from what
             requests of the same temperature and level have taught.
@@ -70,6 +70,7 @@ class RequestPolicy:
     rows: dict[int, float] = field(default_factory=dict)
     worth: dict[int, float] = field(default_factory=dict)
     asked: dict[int, int] = field(default_factory=dict)
+    patience: dict[int, int] = field(default_factory=dict)
     base: Plan = NOTHING
     sure: float | None = None
     level: int = UNKNOWN
@@ -120,8 +121,14 @@ class RequestPolicy:
 
     def asks(self, place: int, price: float) -> bool:
         """Whether to ask an instant way in this step, its call costing as much as `price` tokens."""
-        silent = self.steps - self.asked.get(place, -ASK_EVERY) >= ASK_EVERY
-        return silent or self.worth_of(place) > price
+        patience = self.patience.get(place, ASK_FIRST)
+        if self.worth_of(place) > price:
+            self.patience[place] = ASK_FIRST
+            return True
+        if self.steps - self.asked.get(place, -patience) < patience:
+            return False
+        self.patience[place] = min(2 * patience, ASK_LAST)
+        return True
 
     def worth_of(self, place: int) -> float:
         usual = self.past.worths.get((self.temperature_class, self.ways[place].kind), 1.0)

@@ -8,22 +8,35 @@ from foredraft.engine.step_costs import option_label
 
 ACCEPTANCE = 0.8  # the same for everybody, and high: what drafts cost is known, how good they are is not
 NEAR_BEST = 0.75  # share of the best drafter's speed below which another one is left out
+CONTEXT = 64  # positions
 
 
-def shortlist(options: Sequence[Option], costs: LiveCosts) -> tuple[Option, ...]:
+def shortlist(options: Sequence[Option], costs: LiveCosts, requests: int = 1) -> tuple[Option, ...]:
     """The options of those drafters whose drafts are cheap enough to come near the best one's speed, were they all
-    accepted alike; drafters that cost next to nothing are never left out."""
+    accepted alike, and to beat plain decoding of `requests` requests; drafters that cost next to nothing are never left
+    out."""
     best: dict[int, float] = {}
     for option in options:
-        best[id(option.drafter)] = max(best.get(id(option.drafter), 0.0), possible_speed(option, costs))
+        best[id(option.drafter)] = max(best.get(id(option.drafter), 0.0), possible_speed(option, costs, 1))
     judged = [best[id(option.drafter)] for option in options if not option.drafter.needs.instant]
     least = NEAR_BEST * max(judged, default=0.0)
-    return tuple(option for option in options if option.drafter.needs.instant or best[id(option.drafter)] >= least)
+    paying = {id(option.drafter) for option in options if may_pay(option, costs, requests)}
+    return tuple(
+        option
+        for option in options
+        if option.drafter.needs.instant or (best[id(option.drafter)] >= least and id(option.drafter) in paying)
+    )
 
 
-def possible_speed(option: Option, costs: LiveCosts) -> float:
-    """Committed tokens per second of a request alone whose drafts are accepted as `ACCEPTANCE` says."""
+def may_pay(option: Option, costs: LiveCosts, requests: int) -> bool:
+    """Whether drafts for all of `requests` requests could beat plain decoding; for one, only a try can tell."""
+    plain = requests / costs.step_seconds(requests, requests, CONTEXT, False)
+    return requests == 1 or possible_speed(option, costs, requests) > plain
+
+
+def possible_speed(option: Option, costs: LiveCosts, requests: int) -> float:
+    """Committed tokens per second of requests whose drafts are accepted as `ACCEPTANCE` says."""
     depth = option.speculation.depth
     gain = sum(ACCEPTANCE**position for position in range(1, depth + 1))
-    seconds = costs.step_seconds(1 + depth, 1, 0, False) + costs.draft_seconds(option_label(option.speculation), 1)
-    return (1.0 + gain) / seconds
+    seconds = costs.step_seconds(requests * (1 + depth), requests, CONTEXT, False)
+    return requests * (1.0 + gain) / (seconds + costs.draft_seconds(option_label(option.speculation), requests))
