@@ -99,6 +99,8 @@ def record(output: RequestOutput, config: SpeculationConfig) -> dict[str, Any]:
         members |= {"estimated_speed_up": statistics.speed_up, "choices": statistics.choices}
     if output.logprobs is not None:
         members["logprobs"] = [asdict(entry) for entry in output.logprobs]
+    if output.prompt_logprobs is not None:
+        members["prompt_logprobs"] = [entry and asdict(entry) for entry in output.prompt_logprobs]
     return members
 
 
