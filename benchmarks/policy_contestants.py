@@ -9,7 +9,7 @@ from drafter_contestants import DRAFT_MODEL, DRAFTERS
 from foredraft import ConfigError, Engine, RequestOutput, SamplingParams, SpeculationConfig, UserError
 from foredraft.core.errors import SlotsError, require
 from foredraft.engine.scheduler import slots_needed
-from foredraft.evaluation.figures import total
+from foredraft.core.outcome import total
 from foredraft.evaluation.turns import PLAIN, rotated
 
 AUTO = "auto"
@@ -18,6 +18,7 @@ FIXED = ("ngram", "suffix", "medusa", "medusa tree", "dflash", "dflash tree", "m
 SETTINGS: dict[str, dict] = (
     {PLAIN: {"method": "none"}}
     | {name: DRAFTERS[name] for name in FIXED}
+    | {"recycling tree": {"method": "recycling", "tree_size": 15}}
     | {AUTO: {"method": "auto", "suffix_decoding_max_cached_requests": 0}}
 )
 

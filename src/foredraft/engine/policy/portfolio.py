@@ -46,7 +46,7 @@ def members(config: SpeculationConfig, target: Target) -> list[Member]:
         return named
     expected = [("prediction", None)] if config.prediction is not None else []
     own = [(method_of(config.model, target), config.model)] if config.model else embedded(target)
-    return [*expected, ("suffix", None), *own]
+    return [*expected, ("suffix", None), ("recycling", None), *own]
 
 
 def method_of(model: str, target: Target) -> str:
@@ -68,7 +68,7 @@ def settings(own: SpeculationConfig, limits: SpeculationConfig, drafter: Drafter
     deepest = min(limits.depth, needs.deepest or limits.depth)
     depths = sorted({min(depth, deepest) for depth in STEPWISE_DEPTHS}) if needs.stepwise else [deepest]
     base = replace(own, suffix_decoding_max_spec_factor=max(own.suffix_decoding_max_spec_factor, SUFFIX_FACTOR))
-    trees = not needs.instant and limits.rejection_sample_method not in CHAIN_RULES
+    trees = (needs.fixed_trees or not needs.instant) and limits.rejection_sample_method not in CHAIN_RULES
     if needs.stepwise or not trees:  # else a tree holds the chain, and is cut to what pays
         for depth in depths:
             yield replace(base, num_speculative_tokens=depth, tree_size=0)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from foredraft.drafters.drafter import DrafterNeeds
 from foredraft.engine.policy.live_costs import LiveCosts
 from foredraft.engine.running import Option
 from foredraft.engine.step_costs import option_label
@@ -9,6 +10,7 @@ from foredraft.engine.step_costs import option_label
 ACCEPTANCE = 0.8  # the same for everybody, and high: what drafts cost is known, how good they are is not
 NEAR_BEST = 0.75  # share of the best drafter's speed below which another one is left out
 CONTEXT = 64  # positions
+FEW = 4  # requests
 
 
 def shortlist(options: Sequence[Option], costs: LiveCosts, requests: int = 1) -> tuple[Option, ...]:
@@ -24,8 +26,15 @@ def shortlist(options: Sequence[Option], costs: LiveCosts, requests: int = 1) ->
     return tuple(
         option
         for option in options
-        if option.drafter.needs.instant or (best[id(option.drafter)] >= least and id(option.drafter) in paying)
+        if (affordable(option.drafter.needs, requests) if option.drafter.needs.instant else id(option.drafter) in paying)
+        and best[id(option.drafter)] >= (0.0 if option.drafter.needs.instant else least)
     )
+
+
+def affordable(needs: DrafterNeeds, requests: int) -> bool:
+    """Whether a drafter that costs next to nothing when asked costs as little to keep: to be told the target's likeliest
+    tokens takes a ranking of every row."""
+    return not needs.successors or requests <= FEW
 
 
 def may_pay(option: Option, costs: LiveCosts, requests: int) -> bool:
