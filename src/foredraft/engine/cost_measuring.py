@@ -258,13 +258,14 @@ def cheap_first(options: Mapping[str, SpeculationConfig], found: Mapping[str, li
 
 @contextmanager
 def set_aside(engine: "Engine") -> Iterator[None]:
-    """Lets the engine run more requests than it takes, and forgets what it counts meanwhile."""
-    statistics, max_batch = engine.statistics, engine.scheduler.max_batch
-    engine.statistics, engine.scheduler.max_batch = SpeculationStatistics(), max(REQUESTS)
+    """Lets the engine run more requests than it takes; it forgets what it counts and computes meanwhile."""
+    scheduler = engine.scheduler
+    statistics, max_batch, prefix_cache = engine.statistics, scheduler.max_batch, scheduler.prefix_cache
+    engine.statistics, scheduler.max_batch, scheduler.prefix_cache = SpeculationStatistics(), max(REQUESTS), None
     try:
         yield
     finally:
-        engine.statistics, engine.scheduler.max_batch = statistics, max_batch
+        engine.statistics, scheduler.max_batch, scheduler.prefix_cache = statistics, max_batch, prefix_cache
 
 
 class TimedDrafter:

@@ -34,7 +34,11 @@ class Running:
         table: Its cache slots, once it is admitted.
         text: Text released so far.
         sources: The drafter of each written token, none where the target chose it itself.
-        started, first_token: When it was admitted and when it wrote its first token, by `perf_counter`.
+        priority: Requests of a higher one go first.
+        rank: Its place among all requests, the smallest first: the priority turned round, then its number of arrival.
+        cached: Tokens of its prompt that the prefix cache held when it was first admitted.
+        submitted, started, first_token: When it was queued, when it was first admitted and when it wrote its first
+            token, by `perf_counter`.
     """
 
     request: Request
@@ -47,6 +51,10 @@ class Running:
     table: SlotTable | None = None
     text: str = ""
     sources: list[str | None] = field(default_factory=list)
+    priority: int = 0
+    rank: tuple[int, int] = (0, 0)
+    cached: int = 0
+    submitted: float = 0.0
     started: float = 0.0
     first_token: float | None = None
 
@@ -54,6 +62,11 @@ class Running:
     def drafters(self) -> list[Drafter]:
         """Everybody who may draft for it, each once; all of them are told of every step."""
         return list({id(option.drafter): option.drafter for option in self.options}.values())
+
+    @cached_property
+    def draft_slots(self) -> int:
+        """Most slots that making a draft takes."""
+        return max(option.speculation.scratch_nodes + option.drafter.needs.scratch for option in self.options)
 
     @cached_property
     def wanted_states(self) -> set[int]:
