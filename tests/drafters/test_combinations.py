@@ -279,6 +279,7 @@ class Rare:
 
     def __init__(self, drafter):
         self.drafter, self.name, self.needs = drafter, drafter.name, drafter.needs
+        self.parts = drafter.parts
         self.steps: dict[int, int] = {}
 
     def propose(self, tasks):

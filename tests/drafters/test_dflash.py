@@ -19,7 +19,6 @@ from foredraft.core.errors import ConfigError, SlotsError
 from foredraft.core.speculation_config import OFF
 from foredraft.drafters import dflash
 from foredraft.drafters.dflash import DFlashDrafter, dflash_drafter, make_dflash
-from foredraft.engine import scheduler
 from foredraft.heads.dflash import DFlashHead
 from foredraft.model.devices import CpuDevice
 from foredraft.model.scripted_target import ScriptedTarget
@@ -144,7 +143,7 @@ class SeldomAsked(CheckedDFlash):
 
 @pytest.mark.parametrize("rows", [4, 512])
 def test_what_others_drafted_is_caught_up(monkeypatch, rows):
-    monkeypatch.setattr(scheduler, "MAX_STEP_ROWS", 9)
+    monkeypatch.setitem(Engine.__init__.__kwdefaults__, "step_rows", 9)
     monkeypatch.setattr(dflash, "CATCH_UP_ROWS", rows)
     config = SpeculationConfig(method="dflash", tree_size=8)
     engine, drafter = engine_with(config, kind=SeldomAsked, mask=51, scale=0.1)
@@ -170,7 +169,7 @@ def test_who_is_not_asked_computes_nothing(monkeypatch):
 
 def test_prompts_longer_than_a_chunk(monkeypatch):
     """Every chunk's features are stored; nothing is drafted before the last one's are known."""
-    monkeypatch.setattr(scheduler, "MAX_STEP_ROWS", 9)
+    monkeypatch.setitem(Engine.__init__.__kwdefaults__, "step_rows", 9)
     config = SpeculationConfig(method="dflash")
     engine, drafter = engine_with(config, mask=51, scale=0.1)
     outputs = engine.generate(PROMPTS, GREEDY, config)
@@ -186,7 +185,7 @@ def test_scattered_slots_change_nothing(name):
     taken = SlotTable(tail=list(range(0, pool.size, 7)))
     pool.used[taken.tail] = True
     pool.free -= len(taken.tail)
-    pool.starts[id(taken)] = (0, 0)
+    pool.tables.append(taken)
     seen = watch_tables(drafter)
     outputs = engine.generate(PROMPTS, GREEDY, config)
     assert [output.token_ids for output in outputs] == plain()

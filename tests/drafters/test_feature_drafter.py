@@ -17,7 +17,6 @@ from foredraft.core.static_tree import token_tree
 from foredraft.drafters import feature_drafter
 from foredraft.drafters.feature_drafter import FeatureDrafter
 from foredraft.drafters.marginal_draft import scattered
-from foredraft.engine import scheduler
 from foredraft.verification.verifier import Rule, rules
 
 KINDS = ("eagle", "eagle3", "mtp")
@@ -41,6 +40,7 @@ class Checks:
     def __init__(self, drafter: FeatureDrafter, kind: str, config: SpeculationConfig, asked: int = 1):
         self.drafter, self.whole, self.config = drafter, WholeText(kind), config
         self.name, self.needs, self.close = drafter.name, drafter.needs, drafter.close
+        self.leave, self.resume = drafter.leave, drafter.resume
         self.drafts = self.kept = 0
         self.turns, self.asked = count(1), asked
 
@@ -110,7 +110,7 @@ def accepting(request, monkeypatch):
 @pytest.fixture
 def small_steps(monkeypatch):
     """Prompts in chunks, and catching up in several stretches."""
-    monkeypatch.setattr(scheduler, "MAX_STEP_ROWS", 11)
+    monkeypatch.setitem(Engine.__init__.__kwdefaults__, "step_rows", 11)
     monkeypatch.setattr(feature_drafter, "CATCH_UP_ROWS", 6)
 
 

@@ -9,7 +9,6 @@ from fitted_heads import HEADS, make_drafter, make_target, target_module
 from foredraft import Engine, SamplingParams, SpeculationConfig
 from foredraft.core.speculation_config import OFF
 from foredraft.drafters import feature_drafter
-from foredraft.engine import scheduler
 
 VOCABULARY, NEW = 48, 16
 PROMPTS = [
@@ -70,8 +69,8 @@ def plain(engine) -> dict[str, list[list[int]]]:
 
 
 @pytest.fixture(autouse=True)
-def small_steps(monkeypatch):
-    monkeypatch.setattr(scheduler, "MAX_STEP_ROWS", 17)
+def small_steps(engine, monkeypatch):
+    monkeypatch.setattr(engine.scheduler, "step_rows", 17)
     monkeypatch.setattr(feature_drafter, "CATCH_UP_ROWS", 8)
 
 

@@ -14,7 +14,6 @@ from foredraft.core.speculation_config import OFF
 from foredraft.core.vocabulary import Vocabulary
 from foredraft.drafters.dflash import dflash_drafter
 from foredraft.drafters.medusa import MedusaDrafter
-from foredraft.engine import scheduler
 from foredraft.heads.dflash import DFlashConfig, DFlashHead
 from foredraft.heads.layer import LayerSizes
 from foredraft.heads.medusa import MedusaConfig, MedusaHeads
@@ -144,7 +143,7 @@ def accepted(outputs) -> int:
 @pytest.mark.parametrize(("method", "model", "shape"), CASES)
 def test_a_drafter_changes_no_token(engine, plain, monkeypatch, method, model, shape, sampling):
     """A ragged batch whose long prompts come in chunks."""
-    monkeypatch.setattr(scheduler, "MAX_STEP_ROWS", 24)
+    monkeypatch.setattr(engine.scheduler, "step_rows", 24)
     config = SpeculationConfig(method=method, model=model, **SHAPES[shape])
     outputs = engine.generate(PROMPTS, SAMPLINGS[sampling], config)
     assert [output.token_ids for output in outputs] == plain[sampling]

@@ -7,7 +7,6 @@ import torch
 
 from foredraft import Engine, SamplingParams, SpeculationConfig
 from foredraft.core.speculation_config import OFF
-from foredraft.engine import scheduler
 from foredraft.model.scripted_target import ScriptedTarget
 
 VOCABULARY = 7
@@ -21,9 +20,9 @@ def law(history):
 
 @pytest.mark.parametrize("rows", [512, 5])
 @pytest.mark.parametrize("method", ["none", "ngram"])
-def test_each_prompt_token_is_scored_given_those_before(monkeypatch, rows, method):
-    monkeypatch.setattr(scheduler, "MAX_STEP_ROWS", rows)
-    engine = Engine(ScriptedTarget(law, vocabulary=VOCABULARY), speculation=SpeculationConfig(method=method))
+def test_each_prompt_token_is_scored_given_those_before(rows, method):
+    target, speculation = ScriptedTarget(law, vocabulary=VOCABULARY), SpeculationConfig(method=method)
+    engine = Engine(target, speculation=speculation, step_rows=rows)
     sampling = SamplingParams(max_new_tokens=6, prompt_logprobs=2)
     for prompt, output in zip(PROMPTS, engine.generate(PROMPTS, sampling), strict=True):
         assert output.prompt_logprobs[0] is None and len(output.prompt_logprobs) == len(prompt)

@@ -8,6 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from foredraft.core.errors import SlotsError
 from foredraft.core.plan_builder import compact, indices
+from foredraft.model import slot_pool
 from foredraft.model.slot_pool import LayerGroup, LayerShape, SlotPool, SlotTable
 
 CPU = torch.device("cpu")
@@ -116,7 +117,7 @@ def test_a_lone_request_is_read_as_a_view(path):
 def test_requests_grow_in_regions_of_their_own():
     pool = SlotPool(30)
     first, second, third = pool.open(10), pool.open(10), pool.open(10)
-    assert [pool.take(table, 2)[0] for table in (third, first, second)] == [20, 0, 10]
+    assert [pool.take(table, 2)[0] for table in (third, first, second)] == [0, 10, 20]
     for table in (first, second, third):
         pool.keep(table, list(table.tail))
         pool.keep(table, pool.take(table, 8))
@@ -197,7 +198,124 @@ def test_double_release_is_an_error_of_ours():
         pool.release([0])
 
 
-@pytest.mark.parametrize("fault", ["shared", "leaked", "open"])
+class Keeper:
+    """A lender that keeps the slots of whole tables, and evicts the oldest of them first."""
+
+    def __init__(self, pool: SlotPool):
+        self.pool, self.texts, self.gone = pool, [], []
+        pool.lenders.append(self)
+
+    def take_over(self, table: SlotTable) -> list[int]:
+        self.texts.append(list(table.slots))
+        table.borrowed.update(table.slots)
+        self.pool.close(table)
+        return self.texts[-1]
+
+    @property
+    def evictable(self):
+        return len(self.held_slots())
+
+    def evict(self, count):
+        freed = 0
+        while self.texts and freed < count:
+            slots = self.texts.pop(0)
+            self.pool.release(slots)
+            freed += len(slots)
+        return freed
+
+    def held_slots(self):
+        return [slot for text in self.texts for slot in text]
+
+    evictable_slots = held_slots
+
+    def let_go(self, table):
+        self.gone.append(table)
+
+
+def filled(pool: SlotPool, expected: int, count: int) -> SlotTable:
+    """A table with `count` slots, whose rows are marked by their numbers."""
+    table = pool.open(expected)
+    pool.keep(table, pool.take(table, count))
+    for group in pool.groups.values():
+        group.keys[0][table.slots] = torch.tensor(table.slots).float()[:, None, None]
+    return table
+
+
+def lending_pool(size: int) -> tuple[SlotPool, Keeper]:
+    pool = SlotPool(size)
+    pool.add_layers("target", SHAPES, torch.float32)
+    return pool, Keeper(pool)
+
+
+def test_lent_slots_are_given_up_when_others_lack_them():
+    pool, keeper = lending_pool(20)
+    for _ in range(3):
+        keeper.take_over(filled(pool, 6, 6))
+    pool.check_integrity([])
+    table = pool.open(4)
+    assert len(pool.take(table, 4)) == 4 and keeper.texts == [list(range(6, 12)), list(range(12, 18))]
+    assert pool.take(table, 12) and not keeper.texts
+    pool.check_integrity([table])
+    with pytest.raises(SlotsError, match="5 cache slots are needed and 4 of 20"):
+        pool.take(table, 5)
+
+
+def test_a_region_is_cleared_only_where_that_makes_one():
+    pool, keeper = lending_pool(30)
+    first = filled(pool, 12, 12)
+    keeper.take_over(filled(pool, 9, 9))
+    wide, narrow = pool.open(20), pool.open(15)
+    assert not pool.place(wide) and keeper.texts and wide.region == (21, 30)
+    pool.close(wide)
+    assert pool.place(narrow) and not keeper.texts and narrow.region == (12, 27)
+    pool.check_integrity([first, narrow])
+
+
+def test_a_table_grows_behind_what_it_borrows():
+    pool, keeper = lending_pool(30)
+    text = keeper.take_over(filled(pool, 6, 6))
+    table = pool.open(12)
+    assert pool.place_behind(table, text)
+    pool.borrow(table, text)
+    pool.keep(table, pool.take(table, 3))
+    assert table.run and table.slots == list(range(9)) and table.inherited == 6
+    pool.check_integrity([table])
+    other = pool.open(12)
+    assert not pool.place_behind(other, text)  # one grows there already
+    assert not pool.place_behind(other, [0, 2]) and not pool.place_behind(pool.open(40), text)
+    pool.close(table)
+    assert keeper.gone[-1] is table and pool.used.sum() == 6
+    assert pool.place_behind(other, text)
+
+
+@pytest.mark.parametrize("scattered", [False, True])
+def test_a_copy_holds_the_same_rows(monkeypatch, scattered):
+    monkeypatch.setattr(slot_pool, "COPY_ROWS", 4)
+    pool, keeper = lending_pool(60)
+    text = keeper.take_over(filled(pool, 20, 20))
+    text = text[1::2] if scattered else text[:10]
+    table = pool.open(15)
+    pool.copy(table, text)
+    assert table.run and table.slots == list(range(20, 30)) and not table.borrowed and table.inherited == 10
+    for group in pool.groups.values():
+        assert group.keys[0][table.slots][:, 0, 0].tolist() == text
+    pool.check_integrity([table])
+    pool.close(table)
+    pool.check_integrity([])
+
+
+def test_a_draft_that_does_not_fit_the_region_begins_in_it():
+    """What is accepted of its first nodes then continues the run."""
+    pool = SlotPool(24)
+    table, other = filled(pool, 8, 6), filled(pool, 8, 4)
+    tail = pool.take(table, 4)
+    assert tail[:2] == [6, 7] and set(tail[2:]) <= set(range(12, 24))
+    pool.keep(table, tail[:2])
+    assert table.run
+    pool.check_integrity([table, other])
+
+
+@pytest.mark.parametrize("fault", ["shared", "leaked", "open", "lent", "borrowed"])
 def test_integrity_check_finds(fault):
     pool = SlotPool(8)
     tables = [pool.open(2), pool.open(2)]
@@ -207,6 +325,10 @@ def test_integrity_check_finds(fault):
         tables[0].tail[0] = tables[1].tail[0]
     elif fault == "leaked":
         tables[0].tail.pop()
+    elif fault == "lent":
+        Keeper(pool).texts.append(tables[0].tail[:1])
+    elif fault == "borrowed":
+        tables[0].borrowed.add(tables[0].tail[0])
     else:
         pool.close(tables.pop())
         pool.open(2)

@@ -20,6 +20,7 @@ from foredraft.drafters.learned import load_head
 from foredraft.drafters.marginal_draft import Marginals
 from foredraft.drafters.marginal_tree import best_first
 from foredraft.drafters.packed_attend import PackedAttend
+from foredraft.drafters.prefix_state import PrefixState
 from foredraft.heads.dflash import DFlashHead
 from foredraft.model.slot_pool import LayerGroup, LayerShape, SlotPool
 from foredraft.model.target import ModelTarget
@@ -43,7 +44,13 @@ class DFlashDrafter:
         self.head, self.pool, self.layers = head, pool, layers
         self.block = head.config.block_size
         self.needs = DrafterNeeds(
-            samples=True, features=head.feature_layers, scratch=self.block - 1, fixed_trees=True, deepest=self.block - 1
+            samples=True,
+            features=head.feature_layers,
+            scratch=self.block - 1,
+            fixed_trees=True,
+            deepest=self.block - 1,
+            resumes=True,
+            gapless=head.config.sizes.max_positions,
         )
         self.features = FeatureStore()
         self.filled: dict[int, int] = {}
@@ -131,8 +138,17 @@ class DFlashDrafter:
         """Keep the features of the rows each request has kept, as far as the head can use them."""
         last = self.head.config.sizes.max_positions
         for seen in observations:
-            if not seen.request.finished and seen.first < last:
+            if seen.first < last:
                 self.features.store(seen)
+
+    def leave(self, request: Request, length: int) -> PrefixState:
+        """What is known of the first `length` positions; nothing past those the head has."""
+        return self.features.leave(request, self.filled.get(request.id, 0), length)
+
+    def resume(self, request: Request, state: PrefixState) -> None:
+        """Go on from another request's text."""
+        self.filled[request.id] = state.filled
+        self.features.resume(request, state)
 
     def store(self, features: Tensor, positions: list[int], slots: list[int]) -> None:
         """Context keys and values of features [rows, layers x width], into the slots of their positions."""

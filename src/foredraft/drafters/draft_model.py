@@ -17,6 +17,7 @@ from foredraft.drafters.draft_choice import choices_for
 from foredraft.drafters.drafter import Drafter, DrafterNeeds, DraftTask, Observation, register
 from foredraft.drafters.foreign_draft_models import make_foreign_draft_model
 from foredraft.drafters.growing_tree import GrowingTree
+from foredraft.drafters.prefix_state import PrefixState
 from foredraft.drafters.vocabulary_check import same_vocabulary
 from foredraft.model.loading import find_checkpoint, load_tokenizer
 from foredraft.model.packed_model import load_packed_model
@@ -36,7 +37,7 @@ class DraftModelDrafter:
     """
 
     name = "draft_model"
-    needs = DrafterNeeds(samples=True, stepwise=True)
+    needs = DrafterNeeds(samples=True, stepwise=True, resumes=True)
 
     def __init__(self, model: Forward, pool: SlotPool, *, context_length: int):
         self.model, self.pool, self.context_length = model, pool, context_length
@@ -108,6 +109,16 @@ class DraftModelDrafter:
                 if node >= len(slots) or slots[node] not in ran:
                     break
                 self.filled[seen.request.id] += 1
+
+    def leave(self, request: Request, length: int) -> PrefixState:
+        """How many of the first `length` positions have been run; the others are caught up by whoever drafts next."""
+        filled = min(self.filled.get(request.id, 0), length)
+        return PrefixState(filled, filled)
+
+    def resume(self, request: Request, state: PrefixState) -> None:
+        """Go on from another request's text."""
+        self.close(request)
+        self.filled[request.id] = state.filled
 
     def close(self, request: Request) -> None:
         self.filled.pop(request.id, None)

@@ -1,6 +1,6 @@
 """The protocol every drafter speaks, and the registry that finds one by name."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Protocol
@@ -12,6 +12,7 @@ from foredraft.core.errors import require
 from foredraft.core.outcome import Verdict
 from foredraft.core.request import Request
 from foredraft.core.speculation_config import SpeculationConfig, unknown
+from foredraft.drafters.prefix_state import PrefixState
 from foredraft.model.slot_pool import SlotTable
 from foredraft.model.target import Target
 from foredraft.sampling.request_sampler import RequestSampler
@@ -32,7 +33,11 @@ class DrafterNeeds:
         stepwise: Whether each further token of a draft costs another call of its network, so that length is a choice.
         deepest: Longest draft it can make, where it has such a limit.
         prediction: Whether it drafts from `SpeculationConfig.prediction`.
-        drafters: Whether it asks the drafters that `SpeculationConfig.drafters` names.
+        drafters: Whether it asks the drafters that `SpeculationConfig.drafters` names; they are its `parts`.
+        resumes: Whether it goes on from what it knew of another request's text where a request begins with the same
+            one: it is a `ResumingDrafter`.
+        gapless: Positions, from a text's first on, of which it must have been told each before it can draft. A request
+            takes over no more of a cached text than such a drafter knows of it.
         told: Whether it learns from what becomes of a step; else nobody tells it.
     """
 
@@ -46,6 +51,8 @@ class DrafterNeeds:
     deepest: int | None = None
     prediction: bool = False
     drafters: bool = False
+    resumes: bool = False
+    gapless: int = 0
     told: bool = True
 
 
@@ -115,7 +122,31 @@ class Drafter(Protocol):
         """Learn from one step."""
 
     def close(self, request: Request) -> None:
-        """The request has finished or was cancelled; drop what is kept for it."""
+        """Drop what is kept for a request that has finished, was cancelled or has lost its cache slots.
+
+        After a loss it may come again: the same text is then computed anew, and observed from its first token on.
+        """
+
+
+class ResumingDrafter(Drafter, Protocol):
+    """Knows something of a text's positions that outlives the request: rows in layers of its own, under the target's
+    slots, or features that wait to become such rows.
+
+    What it knows of a position may depend on the tokens up to the one right after it, and on nothing later.
+    """
+
+    def leave(self, request: Request, length: int) -> PrefixState:
+        """What is known of the first `length` positions; the request may go on afterwards."""
+
+    def resume(self, request: Request, state: PrefixState) -> None:
+        """Start over with `state` as all that is known of the request's first positions."""
+
+
+def resuming(drafters: Iterable[Drafter]) -> list[ResumingDrafter]:
+    """Those of `drafters`, parts of combinations included, that go on from an earlier request's text."""
+    asked = [*drafters]
+    parts = [part.drafter for drafter in asked if drafter.needs.drafters for part in drafter.parts]
+    return [drafter for drafter in (*asked, *parts) if drafter.needs.resumes]
 
 
 Maker = Callable[[SpeculationConfig, Target], Drafter]

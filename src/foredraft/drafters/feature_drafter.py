@@ -16,10 +16,11 @@ from foredraft.core.plan_builder import Rows, build_plan, compact
 from foredraft.core.request import Request
 from foredraft.core.speculation_config import SpeculationConfig
 from foredraft.drafters.drafter import DrafterNeeds, DraftTask, Observation
-from foredraft.drafters.feature_store import FeatureStore
+from foredraft.drafters.feature_store import EVERY_POSITION, FeatureStore
 from foredraft.drafters.growing_tree import GrowingTree
 from foredraft.drafters.marginal_draft import scattered
 from foredraft.drafters.packed_attend import PackedAttend
+from foredraft.drafters.prefix_state import PrefixState
 from foredraft.drafters.ranked_tree import growing_tree
 from foredraft.heads.layer import Attend, LayerSizes
 from foredraft.model.slot_pool import LayerGroup, LayerShape, SlotPool
@@ -80,16 +81,25 @@ class FeatureDrafter:
     def __init__(self, name: str, head: FeatureHead, pool: SlotPool, *, layers: LayerGroup, scale: float):
         self.name, self.head, self.pool = name, head, pool
         self.layers, self.scale, self.features = layers, scale, FeatureStore()
-        self.needs = DrafterNeeds(samples=True, features=head.feature_layers, fixed_trees=True, stepwise=True)
+        self.needs = DrafterNeeds(
+            samples=True,
+            features=head.feature_layers,
+            fixed_trees=True,
+            stepwise=True,
+            resumes=True,
+            gapless=EVERY_POSITION,
+        )
         self.target_ids = head.target_ids
         self.filled: dict[int, int] = {}
 
     @torch.inference_mode()
     def propose(self, tasks: list[DraftTask]) -> list[DraftTree]:
         """Trees for requests whose features are known up to the root; empty ones while a prompt is read."""
+        trees = {task.request.id: DraftTree() for task in tasks}
         ready = [task for task in tasks if self.features.ready(task.request)]
-        trees = iter(self.trees(ready) if ready else [])
-        return [next(trees) if self.features.ready(task.request) else DraftTree() for task in tasks]
+        for task, tree in zip(ready, self.trees(ready) if ready else [], strict=True):
+            trees[task.request.id] = tree
+        return list(trees.values())
 
     def trees(self, tasks: list[DraftTask]) -> list[DraftTree]:
         self.catch_up(tasks)
@@ -157,8 +167,16 @@ class FeatureDrafter:
     def observe(self, observations: list[Observation]) -> None:
         """Keep the features of the rows each request has kept."""
         for seen in observations:
-            if not seen.request.finished:
-                self.features.store(seen)
+            self.features.store(seen)
+
+    def leave(self, request: Request, length: int) -> PrefixState:
+        """What is known of the first `length` positions, each of which has its next token."""
+        return self.features.leave(request, self.filled.get(request.id, 0), length)
+
+    def resume(self, request: Request, state: PrefixState) -> None:
+        """Go on from another request's text; the pair of its last position is the same in both."""
+        self.filled[request.id] = state.filled
+        self.features.resume(request, state)
 
     def close(self, request: Request) -> None:
         self.filled.pop(request.id, None)

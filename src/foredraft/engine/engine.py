@@ -18,9 +18,10 @@ from foredraft.engine.output import RequestOutput, TokenEvent
 from foredraft.engine.policy.live_costs import LiveCosts, rough_costs
 from foredraft.engine.policy.policy import Policy
 from foredraft.engine.policy.portfolio import options_for
+from foredraft.engine.prefix_cache import PrefixCache
 from foredraft.engine.quarantine import Quarantine
 from foredraft.engine.running import Option, Running, Work
-from foredraft.engine.scheduler import MAX_STEP_ROWS, Scheduler
+from foredraft.engine.scheduler import MAX_STEP_ROWS, PREFILL_ROWS, Scheduler
 from foredraft.engine.writing import failure, output_of, share_time, written_or_failed
 from foredraft.model.target import Target, load_target
 from foredraft.sampling.bad_words import encode_bad_words
@@ -31,6 +32,7 @@ from foredraft.sampling.stopping import Stopper
 from foredraft.verification.verifier import rules
 
 Prompt = str | Sequence[int]
+PRIORITIES = (-(2**31), 2**31 - 1)
 logger = logging.getLogger("foredraft.engine")
 
 
@@ -57,10 +59,15 @@ class Engine:
         speculation: SpeculationConfig | None = None,
         max_batch: int = 8,
         draft_rows: int = MAX_STEP_ROWS,
+        step_rows: int = MAX_STEP_ROWS,
+        prefill_rows: int = PREFILL_ROWS,
+        prefix_cache: bool = True,
         cost_seconds: float = 3.0,
     ):
         """An engine for at most `max_batch` requests at a time.
 
+        A step computes at most `step_rows` tokens besides drafts; of prompts at most `prefill_rows` while others write.
+        With `prefix_cache` a request goes on from what was computed for an earlier one that began with the same text.
         Where the policy chooses, a step holds at most `draft_rows` draft nodes, and what steps cost is measured in
         about `cost_seconds` before the first request, unless it is known from an earlier start.
 
@@ -68,15 +75,29 @@ class Engine:
         """
         whole("max_batch", max_batch, 1)
         whole("draft_rows", draft_rows, 0)
+        whole("step_rows", step_rows, 1)
+        whole("prefill_rows", prefill_rows, 1)
         within("cost_seconds", cost_seconds, 0, 3600)
         self.target = target
         self.speculation = speculation or SpeculationConfig()
-        self.scheduler = Scheduler(target.pool, max_batch)
+        self.scheduler = Scheduler(
+            target.pool,
+            max_batch,
+            step_rows=step_rows,
+            prefill_rows=prefill_rows,
+            on_loss=self.start_over,
+            prefix_cache=PrefixCache(target.pool) if prefix_cache else None,
+        )
         self.quarantine, self.ended = Quarantine(), SpeculationStatistics()
         self.drafters: dict[SpeculationConfig, Drafter] = {}
         self.policy, self.cost_seconds = Policy(draft_rows=draft_rows), cost_seconds
         self.options: dict[tuple[SpeculationConfig, bool], tuple[Option, ...]] = {}
         self.options_of(self.speculation)
+
+    @property
+    def prefix_cache(self) -> PrefixCache | None:
+        """What is kept of earlier texts; none where that is switched off."""
+        return self.scheduler.prefix_cache
 
     @classmethod
     def from_pretrained(
@@ -90,24 +111,38 @@ class Engine:
         cache_tokens: int | None = None,
         max_batch: int = 8,
         draft_rows: int = MAX_STEP_ROWS,
+        step_rows: int = MAX_STEP_ROWS,
+        prefill_rows: int = PREFILL_ROWS,
+        prefix_cache: bool = True,
     ) -> "Engine":
         """Load `model` (a folder, a hub id or an embedded name) and an engine over it. Raises `UserError` kinds."""
         target = load_target(model, dtype=dtype, device=device, threads=threads, cache_tokens=cache_tokens)
-        return cls(target, speculation=speculation, max_batch=max_batch, draft_rows=draft_rows)
+        return cls(
+            target,
+            speculation=speculation,
+            max_batch=max_batch,
+            draft_rows=draft_rows,
+            step_rows=step_rows,
+            prefill_rows=prefill_rows,
+            prefix_cache=prefix_cache,
+        )
 
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],
         sampling: SamplingParams | Sequence[SamplingParams] | None = None,
         speculation: SpeculationConfig | Sequence[SpeculationConfig] | None = None,
+        *,
+        priority: int = 0,
     ) -> list[RequestOutput]:
         """Finish every prompt; outputs in prompt order, a prompt's `n` continuations next to each other.
 
-        One `sampling` and one `speculation` serve all prompts, or a sequence gives each its own.
+        One `sampling` and one `speculation` serve all prompts, or a sequence gives each its own. Where several callers
+        share the engine, requests of a higher `priority` go first.
         Raises `PromptError`, `ConfigError` or `SlotsError` before anything runs.
         """
         outputs: dict[tuple[int, int], RequestOutput] = {}
-        for _ in self.run(self.submit(prompts, sampling, speculation), outputs):
+        for _ in self.run(self.submit(prompts, sampling, speculation, priority), outputs):
             pass
         return [outputs[place] for place in sorted(outputs)]
 
@@ -116,19 +151,22 @@ class Engine:
         prompts: Prompt | Sequence[Prompt],
         sampling: SamplingParams | Sequence[SamplingParams] | None = None,
         speculation: SpeculationConfig | Sequence[SpeculationConfig] | None = None,
+        *,
+        priority: int = 0,
     ) -> Iterator[TokenEvent | RequestOutput]:
         """As `generate`, but yields a `TokenEvent` for every step of a request and its `RequestOutput` at its end.
 
         Closing the iterator early cancels what still runs.
         """
         outputs: dict[tuple[int, int], RequestOutput] = {}
-        for event in self.run(self.submit(prompts, sampling, speculation), outputs):
+        for event in self.run(self.submit(prompts, sampling, speculation, priority), outputs):
             yield event
             if event.finish_reason:
                 yield outputs[event.index, event.sample]
 
-    def submit(self, prompts, sampling, speculation) -> list[Running]:
+    def submit(self, prompts, sampling, speculation, priority: int = 0) -> list[Running]:
         """Check every prompt and queue its requests; nothing is queued when one is refused."""
+        whole("priority", priority, *PRIORITIES)
         texts = [prompts] if is_one(prompts) else list(prompts)
         params = spread(sampling or SamplingParams(), len(texts), SamplingParams, "sampling")
         configs = spread(speculation or self.speculation, len(texts), SpeculationConfig, "speculation")
@@ -139,6 +177,8 @@ class Engine:
             for index, (text, param, config) in enumerate(zip(texts, params, configs, strict=True))
             for sample in range(param.n)
         ]
+        for running in requests:
+            running.priority = priority
         self.scheduler.submit(requests)
         for running in requests:
             self.policy.open(running)
@@ -298,6 +338,13 @@ class Engine:
             if work.verdict is not None:
                 work.event = written_or_failed(work)
         step.observe(batch)
+        self.share(batch)
+
+    def share(self, batch: list[Work]) -> None:
+        """Let later requests use the prompts that this step has computed the last of."""
+        for work in batch:
+            if self.prefix_cache is not None and work.event and work.chunk > 1 and not work.running.request.finished:
+                self.prefix_cache.share(work.running)
 
     def undo(self, batch: list[Work], error: Exception) -> None:
         """Free what a failed step has taken. The request it failed for, where that is known, ends."""
@@ -311,7 +358,8 @@ class Engine:
     @property
     def statistics(self) -> SpeculationStatistics:
         """Counts over all requests so far."""
-        return total([self.ended, *(running.request.statistics for running in self.scheduler.running)])
+        open_ones = [*self.scheduler.running, *self.scheduler.waiting]
+        return total([self.ended, *(running.request.statistics for running in open_ones)])
 
     def finish(self, running: Running) -> RequestOutput:
         """Close a finished request."""
@@ -331,11 +379,17 @@ class Engine:
 
     def drop(self, running: Running) -> None:
         """Forget a request that has ended or was cancelled, and free its slots."""
+        self.scheduler.finish(running)  # first: the prefix cache takes over what drafters know of the text
         for drafter in running.drafters:
             drafter.close(running.request)
         self.ended = total([self.ended, running.request.statistics])
         self.policy.close(running.request)
-        self.scheduler.finish(running)
+
+    def start_over(self, running: Running) -> None:
+        """A request has lost its cache slots: what its drafters keep under them is gone too."""
+        for drafter in running.drafters:
+            drafter.close(running.request)
+        self.policy.start_over(running.request)
 
 
 def require_able(drafter: Drafter, config: SpeculationConfig) -> None:

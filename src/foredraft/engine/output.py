@@ -53,6 +53,7 @@ class RequestOutput:
         sources: The drafter of each output token, none where the target chose it itself.
         logprobs: One entry a token where the parameters ask for them.
         prompt_logprobs: One entry a prompt token where the parameters ask for them; none for the first.
+        cached_tokens: Tokens of the prompt that were not computed for it, but for an earlier text.
         error: What failed, where the finish reason is error.
         statistics: Counts and times of its speculation.
         seconds: From its first step to its last.
@@ -74,6 +75,7 @@ class RequestOutput:
     seconds: float
     first_token_seconds: float
     prompt_logprobs: list[TokenLogprobs | None] | None = None
+    cached_tokens: int = 0
     error: str | None = None
 
     @property

@@ -38,7 +38,11 @@ class Running:
         table: Its cache slots, once it is admitted.
         text: Text released so far.
         sources: The drafter of each written token, none where the target chose it itself.
-        started, first_token: When it was admitted and when it wrote its first token, by `perf_counter`.
+        priority: Requests of a higher one go first.
+        rank: Its place among all requests, the smallest first: the priority turned round, then its number of arrival.
+        cached: Tokens of its prompt that the prefix cache held when it was first admitted.
+        submitted, started, first_token: When it was queued, when it was first admitted and when it wrote its first
+            token, by `perf_counter`.
         prompt_logprobs: Those of the prompt computed so far, where its parameters ask for them.
         error: What failed, where it could not be served.
     """
@@ -53,6 +57,10 @@ class Running:
     table: SlotTable | None = None
     text: str = ""
     sources: list[str | None] = field(default_factory=list)
+    priority: int = 0
+    rank: tuple[int, int] = (0, 0)
+    cached: int = 0
+    submitted: float = 0.0
     started: float = 0.0
     first_token: float | None = None
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
@@ -67,6 +75,11 @@ class Running:
     def told(self) -> list[Drafter]:
         """Those of them that are told of every step."""
         return [drafter for drafter in self.drafters if drafter.needs.told]
+
+    @cached_property
+    def draft_slots(self) -> int:
+        """Most slots that making a draft takes."""
+        return max(option.speculation.scratch_nodes + option.drafter.needs.scratch for option in self.options)
 
     @cached_property
     def wanted_states(self) -> set[int]:
@@ -132,7 +145,6 @@ class Work:
     @property
     def logit_rows(self) -> int:
         """Its last rows, of which logits are wanted: those of a decision, or all where the prompt is to be scored."""
-        scored = self.running.request.params.prompt_logprobs is not None
-        if scored and self.running.request.computed < len(self.running.request.prompt) - 1:
-            return self.chunk + len(self.tree)
-        return self.decision_rows
+        running, request = self.running, self.running.request
+        scores = request.params.prompt_logprobs is not None and len(running.prompt_logprobs) < len(request.prompt) - 1
+        return self.chunk + len(self.tree) if scores else self.decision_rows

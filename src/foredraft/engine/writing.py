@@ -67,11 +67,16 @@ def written_logprobs(work: Work, tokens: list[int]) -> list[TokenLogprobs] | Non
 
 
 def prompt_logprobs(work: Work, logits: Tensor) -> list[TokenLogprobs]:
-    """Entries of the prompt tokens that follow the rows `logits` [chunk, V] of a step's pending tokens."""
-    request, sampler = work.running.request, work.running.sampler
+    """Entries of the prompt tokens that follow the rows `logits` [chunk, V] of a step's pending tokens.
+
+    A request that was preempted computes its prompt again: what is scored already is left out.
+    """
+    request, sampler, known = work.running.request, work.running.sampler, len(work.running.prompt_logprobs)
+    again = max(0, known - request.computed)
     following = request.prompt[request.computed + 1 : request.computed + 1 + work.chunk]
     count = request.params.prompt_logprobs
-    return [sampler.logprobs(row, token, count) for row, token in zip(logits, following, strict=False)]
+    pairs = list(zip(logits, following, strict=False))[again:]
+    return [sampler.logprobs(row, token, count) for row, token in pairs]
 
 
 def failure(running: Running, error: Exception) -> TokenEvent:
@@ -104,6 +109,7 @@ def output_of(running: Running) -> RequestOutput:
         seconds=now - started,
         first_token_seconds=(running.first_token or now) - started,
         prompt_logprobs=[None, *running.prompt_logprobs] if request.params.prompt_logprobs is not None else None,
+        cached_tokens=running.cached,
         error=running.error,
     )
 

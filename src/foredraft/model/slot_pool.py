@@ -3,18 +3,25 @@
 Accepting a path keeps its slots and frees the rest. While a request's committed slots form one run, attention reads
 them as a view; a path that would break the run is moved onto it instead, one indexed copy over all layers, because that
 costs less than gathering keys and values in every layer of every later step.
+
+Slots that nobody has in use may still hold text that a lender keeps for later requests. A request that begins with such
+a text borrows its slots, or takes a copy of their rows. What nobody has borrowed is evicted when slots run short.
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from foredraft.core.errors import SlotsError
-from foredraft.core.plan_builder import compact
+from foredraft.core.plan_builder import compact, indices
 from foredraft.core.step_plan import Slots
+
+COPY_ROWS = 1024  # rows copied at once where they are gathered, so that their copy stays small
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +71,13 @@ class LayerGroup:
 
     def move(self, source: list[int], target: list[int]) -> None:
         """Copy the rows of slots `source` to slots `target`; the two may overlap."""
-        rows, places = torch.tensor(source, device=self.device), compact(target, self.device)
+        rows, places = compact(source, self.device), compact(target, self.device)
+        runs = isinstance(rows, slice) and isinstance(places, slice)
+        if runs and (rows.stop <= places.start or places.stop <= rows.start):
+            for stack in self.stacks:
+                stack[:, places] = stack[:, rows]
+            return
+        rows = indices(rows, self.device)
         for stack in self.stacks:
             stack[:, places] = stack.index_select(1, rows)
 
@@ -77,11 +90,24 @@ class SlotTable:
         slots: Slots of committed positions, [length].
         tail: Slots taken for rows of the current step, in the order they were taken.
         run: Whether `slots` is one ascending run.
+        expected: Slots the request may come to hold.
+        region: Where it is expected to grow, first slot and the one past the last; none before it takes any.
+        borrowed: Those of `slots` that a lender owns: they are read, and not freed with the table.
+        inherited: So many of the first positions hold rows that came from a lender, borrowed or copied.
     """
 
     slots: list[int] = field(default_factory=list)
     tail: list[int] = field(default_factory=list)
     run: bool = True
+    expected: int = 0
+    region: tuple[int, int] | None = None
+    borrowed: set[int] = field(default_factory=set)
+    inherited: int = 0
+
+    @property
+    def own(self) -> list[int]:
+        """Slots that are freed with the table."""
+        return [slot for slot in self.slots if slot not in self.borrowed] + self.tail
 
     def __len__(self) -> int:
         return len(self.slots)
@@ -94,8 +120,38 @@ class SlotTable:
         return torch.tensor(self.slots, device=device)
 
 
+class Lender(Protocol):
+    """Owns slots of a pool that hold what requests may use again, and gives up those that nobody uses.
+
+    Attributes:
+        evictable: How many slots it can give up.
+    """
+
+    evictable: int
+
+    def evict(self, count: int) -> int:
+        """Free at least `count` slots, all of them where it has fewer; how many."""
+
+    def evictable_slots(self) -> Sequence[int]:
+        """The slots it can give up."""
+
+    def held_slots(self) -> Sequence[int]:
+        """All slots it owns."""
+
+    def let_go(self, table: SlotTable) -> None:
+        """A table that may have borrowed from it is closed."""
+
+
 class SlotPool:
-    """Token slots shared by all requests and all layer groups."""
+    """Token slots shared by all requests and all layer groups.
+
+    Attributes:
+        size, free: Slots in all, and those that neither a table nor a lender owns.
+        used: Which slots are owned, [size].
+        groups: Layers by whose they are.
+        tables: The open ones.
+        lenders: Who keeps slots beside the tables.
+    """
 
     def __init__(self, slots: int, device: torch.device | str = "cpu"):
         self.size = slots
@@ -103,7 +159,8 @@ class SlotPool:
         self.used = np.zeros(slots, dtype=bool)
         self.free = slots
         self.groups: dict[str, LayerGroup] = {}
-        self.starts: dict[int, tuple[int, int]] = {}  # id of a table -> the region it is expected to grow into
+        self.tables: list[SlotTable] = []
+        self.lenders: list[Lender] = []
 
     def add_layers(self, name: str, shapes: dict[int, LayerShape], dtype: torch.dtype) -> LayerGroup:
         """Storage for another model's layers under the same slot numbers."""
@@ -113,25 +170,66 @@ class SlotPool:
 
     def open(self, expected: int) -> SlotTable:
         """A table for a request that may grow to `expected` slots; nothing is taken yet."""
-        table = SlotTable()
-        self.starts[id(table)] = self.region(expected)
+        table = SlotTable(expected=expected)
+        self.tables.append(table)
         return table
 
-    def region(self, expected: int) -> tuple[int, int]:
-        """First gap of `expected` slots that nobody uses or is expected to grow into; the pool's start if none is."""
+    def place(self, table: SlotTable) -> bool:
+        """Find the table a region to grow into, evicting what stands in its way; whether all it expects fits.
+
+        Where no gap is wide enough the widest one has to do: a request seldom gets as long as it may.
+        """
+        gaps = self.gaps(self.taken(table))
+        wide = first_gap(gaps, table.expected) or self.cleared_gap(table)
+        start, stop = wide or max(gaps, key=lambda gap: gap[1] - gap[0], default=(0, 0))
+        table.region = (start, min(stop, start + table.expected))
+        return wide is not None
+
+    def place_behind(self, table: SlotTable, slots: list[int]) -> bool:
+        """Let the table grow right behind `slots` where they are a run and nobody uses or expects what follows them."""
+        if not is_run(slots) or slots[0] + table.expected > self.size:
+            return False
+        region = (slots[-1] + 1, slots[0] + table.expected)
+        if self.taken(table)[region[0] : region[1]].any():
+            return False
+        table.region = region
+        return True
+
+    def taken(self, table: SlotTable, *, but: Sequence[int] = ()) -> np.ndarray:
+        """Which slots are used, `but` some, or expected by another table than `table`, [size]."""
         taken = self.used.copy()
-        for start, stop in self.starts.values():
-            taken[start:stop] = True
-        edges = np.flatnonzero(np.diff(np.concatenate([[True], taken, [True]]).astype(np.int8)))
-        for start, stop in zip(edges[::2], edges[1::2], strict=True):
-            if stop - start >= expected:
-                return int(start), int(start) + expected
-        return 0, 0
+        taken[list(but)] = False
+        for other in self.tables:
+            if other is not table and other.region is not None:
+                taken[slice(*other.region)] = True
+        return taken
+
+    @staticmethod
+    def gaps(taken: np.ndarray) -> list[tuple[int, int]]:
+        """Runs of slots that are not taken, each with the slot past its last, in order."""
+        edges = np.flatnonzero(np.diff(np.concatenate([[True], taken, [True]]).astype(np.int8))).tolist()
+        return list(zip(edges[::2], edges[1::2], strict=True))
+
+    def cleared_gap(self, table: SlotTable) -> tuple[int, int] | None:
+        """A wide enough gap made by evicting what was not used for longest; none where evicting all makes none."""
+        lent = [slot for lender in self.lenders for slot in lender.evictable_slots()]
+        if not lent or first_gap(self.gaps(self.taken(table, but=lent)), table.expected) is None:
+            return None
+        found = None
+        while found is None:
+            next(lender for lender in self.lenders if lender.evictable).evict(1)
+            found = first_gap(self.gaps(self.taken(table)), table.expected)
+        return found
 
     def take(self, table: SlotTable, count: int) -> list[int]:
         """Add `count` slots to the table's tail and return them. Raises `SlotsError` when too few are free."""
+        for lender in self.lenders:
+            if count > self.free:
+                lender.evict(count - self.free)
         if count > self.free:
             raise SlotsError(f"{count} cache slots are needed and {self.free} of {self.size} are free")
+        if table.region is None:
+            self.place(table)
         slots = self.next_slots(table, count)
         self.used[slots] = True
         self.free -= count
@@ -139,12 +237,36 @@ class SlotPool:
         return slots
 
     def next_slots(self, table: SlotTable, count: int) -> list[int]:
-        """Slots that continue the table's run where they are free, else any free ones."""
-        last = table.tail[-1] if table.tail else table.slots[-1] if table.slots else self.starts[id(table)][0] - 1
-        start, stop = last + 1, last + 1 + count
-        if stop <= self.size and not self.used[start:stop].any():
-            return list(range(start, stop))
-        return np.flatnonzero(~self.used)[:count].tolist()
+        """Slots that continue the table's run as far as they are free, then those its region begins with, then any."""
+        last = table.tail[-1] if table.tail else table.slots[-1] if table.slots else table.region[0] - 1
+        slots = self.free_from(last + 1, count)
+        if len(slots) < count:
+            begun, others = self.free_from(table.region[0], count), np.flatnonzero(~self.used).tolist()
+            slots = list(dict.fromkeys(slots + begun + others))[:count]
+        return slots
+
+    def free_from(self, start: int, count: int) -> list[int]:
+        """At most `count` free slots one after another, the first at `start`."""
+        used = self.used[start : start + count]
+        free = int(used.argmax()) if used.any() else len(used)
+        return list(range(start, start + free))
+
+    def borrow(self, table: SlotTable, slots: list[int]) -> None:
+        """Begin the table with slots that a lender owns. It says itself when they may go, by `Lender.let_go`."""
+        assert not table.slots and self.used[slots].all()
+        table.slots, table.borrowed = list(slots), set(slots)
+        table.run, table.inherited = is_run(slots), len(slots)
+
+    def copy(self, table: SlotTable, slots: list[int]) -> None:
+        """Begin the table with slots of its own that hold what `slots` hold, in all layers."""
+        assert not table.slots
+        onto = self.take(table, len(slots))
+        for start in range(0, len(slots), COPY_ROWS):
+            part = slice(start, start + COPY_ROWS)
+            for group in self.groups.values():
+                group.move(slots[part], onto[part])
+        self.keep(table, onto)
+        table.inherited = len(slots)
 
     def keep(self, table: SlotTable, kept: list[int]) -> None:
         """Commit the tail slots `kept`, in sequence order, and free the rest of the tail."""
@@ -179,15 +301,30 @@ class SlotPool:
         self.free += len(slots)
 
     def close(self, table: SlotTable) -> None:
-        """Free every slot of a finished request."""
-        self.release(table.slots + table.tail)
-        table.slots, table.tail = [], []
-        del self.starts[id(table)]
+        """Free every slot of a finished request but those it has borrowed."""
+        self.release(table.own)
+        table.slots, table.tail, table.borrowed, table.region = [], [], set(), None
+        self.tables = [other for other in self.tables if other is not table]
+        for lender in self.lenders:
+            lender.let_go(table)
 
     def check_integrity(self, tables: list[SlotTable]) -> None:
-        """Assert that `tables`, all that are open, own each used slot exactly once."""
-        owned = [slot for table in tables for slot in table.slots + table.tail]
+        """Assert that `tables`, all that are open, and the lenders own each used slot exactly once."""
+        lent = [slot for lender in self.lenders for slot in lender.held_slots()]
+        owned = [slot for table in tables for slot in table.own] + lent
         assert len(owned) == len(set(owned)), "a slot has two owners"
         assert self.used.sum() == len(owned) == self.size - self.free, "slots have leaked"
-        assert len(self.starts) == len(tables), "a table was not closed"
+        assert self.used[owned].all(), "a slot in use counts as free"
+        assert all(table.borrowed <= set(lent) and table.borrowed <= set(table.slots) for table in tables)
+        assert len(self.tables) == len(tables), "a table was not closed"
         assert all(compact(t.slots, self.device) == t.committed(self.device) for t in tables if t.run and t.slots)
+
+
+def is_run(slots: list[int]) -> bool:
+    """Whether slots are one ascending run."""
+    return slots == list(range(slots[0], slots[0] + len(slots))) if slots else True
+
+
+def first_gap(gaps: list[tuple[int, int]], width: int) -> tuple[int, int] | None:
+    """The first of `gaps` that is wide enough."""
+    return next((gap for gap in gaps if gap[1] - gap[0] >= width), None)

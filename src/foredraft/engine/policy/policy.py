@@ -83,6 +83,10 @@ class Policy:
         """The request has finished or was cancelled."""
         self.requests.pop(request.id, None)
 
+    def start_over(self, request: Request) -> None:
+        """The request has lost its cache slots: its drafters first catch up again, which says nothing of their cost."""
+        self.requests[request.id].called.clear()
+
     def draft(self, batch: list[Work], pool: SlotPool) -> None:
         """Give every deciding request its draft for this step, with cache slots for the nodes."""
         deciding = [work for work in batch if work.decides]

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from foredraft.drafters.drafter import DrafterNeeds
+from foredraft.drafters.drafter import Drafter
 from foredraft.engine.policy.live_costs import LiveCosts
 from foredraft.engine.running import Option
 from foredraft.engine.step_costs import option_label
@@ -15,26 +15,21 @@ FEW = 4  # requests
 
 def shortlist(options: Sequence[Option], costs: LiveCosts, requests: int = 1) -> tuple[Option, ...]:
     """The options of those drafters whose drafts are cheap enough to come near the best one's speed, were they all
-    accepted alike, and to beat plain decoding of `requests` requests; drafters that cost next to nothing are never left
-    out."""
+    accepted alike, and to beat plain decoding of `requests` requests. Those that cost next to nothing are left out only
+    where many requests run and they need a ranking of the target's likeliest tokens in every step."""
     best: dict[int, float] = {}
     for option in options:
         best[id(option.drafter)] = max(best.get(id(option.drafter), 0.0), possible_speed(option, costs, 1))
     judged = [best[id(option.drafter)] for option in options if not option.drafter.needs.instant]
     least = NEAR_BEST * max(judged, default=0.0)
     paying = {id(option.drafter) for option in options if may_pay(option, costs, requests)}
-    return tuple(
-        option
-        for option in options
-        if (affordable(option.drafter.needs, requests) if option.drafter.needs.instant else id(option.drafter) in paying)
-        and best[id(option.drafter)] >= (0.0 if option.drafter.needs.instant else least)
-    )
 
+    def kept(drafter: Drafter) -> bool:
+        if drafter.needs.instant:
+            return not drafter.needs.successors or requests <= FEW
+        return best[id(drafter)] >= least and id(drafter) in paying
 
-def affordable(needs: DrafterNeeds, requests: int) -> bool:
-    """Whether a drafter that costs next to nothing when asked costs as little to keep: to be told the target's likeliest
-    tokens takes a ranking of every row."""
-    return not needs.successors or requests <= FEW
+    return tuple(option for option in options if kept(option.drafter))
 
 
 def may_pay(option: Option, costs: LiveCosts, requests: int) -> bool:
