@@ -268,7 +268,7 @@ class TestPrefixCache:
 
     def test_what_others_compute_meanwhile_is_found(self):
         engine = scripted(prefix_cache=True, step_rows=40)
-        requests = engine.submit([[1, 2, 3, 4, 5] * 30] * 3, params(10), None)
+        requests = engine.submit([[1, 2, 3, 4, 5] * 32] * 3, params(10), None)
         finish(engine)
         assert [running.cached > 100 for running in requests] == [False, True, True]
         assert outputs(requests) == outputs(alone(requests))

@@ -19,6 +19,7 @@ app = App(
 )
 # Named, not imported: a command pays for its imports only when it runs.
 app.command("foredraft.cli.generate:generate", name="generate", help="Write on from a prompt, sooner, and show how.")
+app.command("foredraft.cli.serve:serve", name="serve", help="Serve a model over HTTP as OpenAI's API does.")
 app.command("foredraft.cli.inspect:inspect", name="inspect", help="Say what a model is and which drafters fit it.")
 app.command("foredraft.cli.export:export", name="export", help="Write a head in the format vLLM or SGLang loads.")
 app.command("foredraft.cli.train:train", name="train", help="Teach a drafter to guess what a model writes.")
