@@ -103,7 +103,7 @@ def changes_in(settings: str) -> dict[str, dict]:
 
 
 def load(target: str, place: dict) -> Engine:
-    return Engine.from_pretrained(target, max_batch=1, **place)
+    return Engine.from_pretrained(target, prefix_cache=False, max_batch=1, **place)
 
 
 def refuse_named(left_out: dict[str, str], named: list[str]) -> None:

@@ -51,7 +51,8 @@ def main(
     prompts_dir: Folder of Spec-Bench-format .jsonl files, mapped to workloads by category.
     ignore_eos: Everybody writes on to max_new_tokens; otherwise all stop at the model's end of text.
     """
-    engine = Engine.from_pretrained(target, dtype=dtype, device="cpu", threads=threads, max_batch=1, speculation=OFF)
+    place = {"dtype": dtype, "device": "cpu", "threads": threads}
+    engine = Engine.from_pretrained(target, **place, max_batch=1, prefix_cache=False, speculation=OFF)
     names = [name.strip() for name in workloads.split(",") if name.strip()]
     texts = collect(names, prompts_dir)
     prompts = {name: fitting(engine, its, prompts_per_workload, max_new_tokens) for name, its in texts.items()}

@@ -99,7 +99,7 @@ def main(
     place = {"dtype": dtype, "device": device, "threads": threads, "cache_tokens": cache_tokens}
 
     def load(config: SpeculationConfig) -> Engine:
-        return Engine.from_pretrained(target, speculation=config, max_batch=most, **place)
+        return Engine.from_pretrained(target, speculation=config, prefix_cache=False, max_batch=most, **place)
 
     engines, left_out = make_engines(configs, load)
     refuse_named(left_out, [*named, *changes])

@@ -8,8 +8,8 @@ from drafter_contestants import DRAFT_MODEL, DRAFTERS
 
 from foredraft import ConfigError, Engine, RequestOutput, SamplingParams, SpeculationConfig, UserError
 from foredraft.core.errors import SlotsError, require
-from foredraft.engine.scheduler import slots_needed
 from foredraft.core.outcome import total
+from foredraft.engine.scheduler import slots_needed
 from foredraft.evaluation.turns import PLAIN, rotated
 
 AUTO = "auto"

@@ -96,7 +96,8 @@ def main(
     dtype: str = "auto",
 ) -> None:
     """Profile decoding steps, prefill left out, and print the median of each part."""
-    engine = Engine.from_pretrained(target, dtype=dtype, device="cpu", threads=threads, max_batch=1, speculation=OFF)
+    place = {"dtype": dtype, "device": "cpu", "threads": threads}
+    engine = Engine.from_pretrained(target, **place, max_batch=1, prefix_cache=False, speculation=OFF)
     texts = [its[0] for its in collect([], None).values()][:prompts]
     sampling = SamplingParams(max_new_tokens=max_new_tokens, ignore_eos=True)
     shown = Table(title=f"{target}, {engine.target.model.dtype}, {threads} threads: microseconds a step, medians")

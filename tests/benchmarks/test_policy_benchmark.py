@@ -174,7 +174,7 @@ def test_a_closed_loop_keeps_its_requests_in_flight(model):
 
     def watched(self):
         events = step(self)
-        ended = sum(output is not None for _, output in events)
+        ended = sum(output is not None for *_, output in events)
         in_flight.append((len(self.scheduler.running) + ended, len(self.scheduler.waiting)))
         return events
 

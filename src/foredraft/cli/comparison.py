@@ -74,11 +74,12 @@ def compare(
     written = {}
     for way in [OFF, speculation] if plain_first else [speculation, OFF]:
         outputs = []
-        for item in stream_in_order(engine, prompts, params, way, first_index=first_index):
-            if isinstance(item, RequestOutput):
-                outputs.append(item)
-            else:
-                show(item, way)
+        with engine.cold():
+            for item in stream_in_order(engine, prompts, params, way, first_index=first_index):
+                if isinstance(item, RequestOutput):
+                    outputs.append(item)
+                else:
+                    show(item, way)
         written[way is OFF] = outputs
     pairs = zip(written[False], written[True], strict=True)
     return [Comparison(speculative=speculative, plain=plain) for speculative, plain in pairs]

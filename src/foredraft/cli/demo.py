@@ -13,7 +13,7 @@ from foredraft.cli.comparison import Comparison, compare, seeded, warm_up, way_n
 from foredraft.cli.demo_prompts import DEMO_PROMPTS, DemoPrompt
 from foredraft.cli.figures import method_name
 from foredraft.cli.flags import flags_of, given
-from foredraft.cli.load_options import LoadOptions, load_engine
+from foredraft.cli.load_options import BATCHING, LoadOptions, load_engine
 from foredraft.cli.reporters import ScreenReporter
 from foredraft.core.sampling_params import SamplingParams
 from foredraft.core.speculation_config import OFF, SpeculationConfig
@@ -21,7 +21,7 @@ from foredraft.engine.engine import Engine
 from foredraft.engine.output import TokenEvent
 
 SamplingFlags = flags_of(SamplingParams, omit=("n",))
-LoadFlags = flags_of(LoadOptions, omit=("max_batch", "draft_rows"))
+LoadFlags = flags_of(LoadOptions, omit=BATCHING)
 EXACT = {"dtype": "fp32"}  # in 16 bits a near-tie may resolve differently when several rows are computed at once
 SHORT = {"max_new_tokens": 128}
 

@@ -14,14 +14,14 @@ from rich.text import Text
 from foredraft.cli.cost_report import CostReport, cost_report, drafter_table, forward_table
 from foredraft.cli.flags import flags_of, given
 from foredraft.cli.head_report import HeadReport
-from foredraft.cli.load_options import LoadOptions, loading
+from foredraft.cli.load_options import BATCHING, LoadOptions, loading
 from foredraft.cli.model_report import ModelReport, report_of
 from foredraft.core.errors import ConfigError
 from foredraft.core.speculation_config import AUTO, OFF, SpeculationConfig
 from foredraft.engine.engine import Engine
 from foredraft.model.target import ModelTarget, load_target
 
-PlaceFlags = flags_of(LoadOptions, omit=("model", "max_batch", "draft_rows"))
+PlaceFlags = flags_of(LoadOptions, omit=("model", *BATCHING))
 DRAFTER = {"method": "--drafter"}
 MeasuredFlags = flags_of(SpeculationConfig, names=DRAFTER, omit=("model",))
 

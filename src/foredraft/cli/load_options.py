@@ -11,7 +11,7 @@ from transformers.utils import logging
 
 from foredraft.core.speculation_config import SpeculationConfig
 from foredraft.engine.engine import Engine
-from foredraft.engine.scheduler import MAX_STEP_ROWS
+from foredraft.engine.scheduler import MAX_STEP_ROWS, PREFILL_ROWS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,6 +26,9 @@ class LoadOptions:
         cache_tokens: Tokens the cache holds; when not given it is sized from the context and free memory.
         max_batch: Most requests that run at once.
         draft_rows: Most draft nodes of one step over all requests, where drafter auto chooses.
+        step_rows: Most tokens a step computes besides drafts.
+        prefill_rows: Most prompt tokens of a step while other requests write.
+        no_prefix_cache: Compute every prompt from its first token, even one that begins as an earlier text did.
     """
 
     model: str = "tiny"
@@ -35,12 +38,19 @@ class LoadOptions:
     cache_tokens: int | None = None
     max_batch: int = 8
     draft_rows: int = MAX_STEP_ROWS
+    step_rows: int = MAX_STEP_ROWS
+    prefill_rows: int = PREFILL_ROWS
+    no_prefix_cache: bool = False
+
+BATCHING = ("max_batch", "draft_rows", "step_rows", "prefill_rows", "no_prefix_cache")  # what one text has no use for
 
 
 def load_engine(options: LoadOptions, speculation: SpeculationConfig) -> Engine:
     """An engine over the target and the drafter asked for. Raises `UserError` kinds."""
     with loading(options.model):
-        engine = Engine.from_pretrained(**asdict(options), speculation=speculation)
+        chosen = asdict(options)
+        cached = not chosen.pop("no_prefix_cache")
+        engine = Engine.from_pretrained(**chosen, prefix_cache=cached, speculation=speculation)
         engine.know_costs([speculation] if speculation.adaptive else [])  # the first text need not wait for it
         return engine
 

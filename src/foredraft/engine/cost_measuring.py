@@ -258,13 +258,13 @@ def cheap_first(options: Mapping[str, SpeculationConfig], found: Mapping[str, li
 @contextmanager
 def set_aside(engine: "Engine") -> Iterator[None]:
     """Lets the engine run more requests than it takes; it forgets what it counts and computes meanwhile."""
-    scheduler = engine.scheduler
-    ended, max_batch, prefix_cache = engine.ended, scheduler.max_batch, scheduler.prefix_cache
-    scheduler.max_batch, scheduler.prefix_cache = max(REQUESTS), None
+    ended, max_batch = engine.ended, engine.scheduler.max_batch
+    engine.scheduler.max_batch = max(REQUESTS)
     try:
-        yield
+        with engine.cold():
+            yield
     finally:
-        engine.ended, scheduler.max_batch, scheduler.prefix_cache = ended, max_batch, prefix_cache
+        engine.ended, engine.scheduler.max_batch = ended, max_batch
 
 
 class TimedDrafter:

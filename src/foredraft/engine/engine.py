@@ -3,6 +3,7 @@
 import logging
 import secrets
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from time import perf_counter
 
@@ -98,6 +99,15 @@ class Engine:
     def prefix_cache(self) -> PrefixCache | None:
         """What is kept of earlier texts; none where that is switched off."""
         return self.scheduler.prefix_cache
+
+    @contextmanager
+    def cold(self) -> Iterator[None]:
+        """No request that begins meanwhile goes on from another one's text: for comparisons."""
+        prefix_cache, self.scheduler.prefix_cache = self.prefix_cache, None
+        try:
+            yield
+        finally:
+            self.scheduler.prefix_cache = prefix_cache
 
     @classmethod
     def from_pretrained(

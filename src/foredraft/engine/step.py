@@ -92,9 +92,9 @@ def verify(batch: list[Work], logits: Tensor) -> None:
 def share_logits(batch: list[Work], logits: Tensor) -> None:
     """Split the logits [rows, V] of a step; those of a prompt that is to be scored are read here."""
     for work, own in zip(batch, logits.split([work.logit_rows for work in batch]), strict=True):
-        if work.logit_rows > work.decision_rows:
+        if len(own) > work.decision_rows:
             work.running.prompt_logprobs += prompt_logprobs(work, own[: work.chunk])
-            own = own[work.logit_rows - work.decision_rows :]
+            own = own[len(own) - work.decision_rows :]
         work.logits = own
 
 

@@ -26,7 +26,7 @@ class Contestant:
     def write(self, prompt: list[int], sampling: SamplingParams) -> tuple[RequestOutput, int]:
         """The finished text, and how many tokens its first step wrote."""
         first, output = 0, None
-        with closing(self.engine.stream([prompt], sampling, self.config)) as events:
+        with self.engine.cold(), closing(self.engine.stream([prompt], sampling, self.config)) as events:
             for event in events:
                 if isinstance(event, TokenEvent):
                     first = first or len(event.tokens)
