@@ -8,6 +8,7 @@ from dataclasses import replace
 from time import perf_counter
 
 from foredraft.core.errors import PromptError, require
+from foredraft.core.fault_log import log_fault
 from foredraft.core.outcome import SpeculationStatistics, total
 from foredraft.core.request import Request
 from foredraft.core.sampling_params import SamplingParams, whole, within
@@ -313,7 +314,9 @@ class Engine:
         batch = self.quarantine.admitted(self.scheduler.next_batch())
         try:
             self.run_step(batch)
-        except Exception as error:
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # a panic of the grammar library is no Exception
             self.undo(batch, error)
         else:
             self.quarantine.cleared(batch)
@@ -356,9 +359,9 @@ class Engine:
             if self.prefix_cache is not None and work.event and work.chunk > 1 and not work.running.request.finished:
                 self.prefix_cache.share(work.running)
 
-    def undo(self, batch: list[Work], error: Exception) -> None:
+    def undo(self, batch: list[Work], error: BaseException) -> None:
         """Free what a failed step has taken. The request it failed for, where that is known, ends."""
-        logger.error("a step of %d requests failed: %r", len(batch), error, exc_info=error)
+        log_fault(logger, f"a step of {len(batch)} requests failed", error)
         for work in batch:
             if work.event is None:
                 self.target.pool.keep(work.running.table, [])

@@ -5,6 +5,7 @@ from time import perf_counter
 
 from torch import Tensor
 
+from foredraft.core.fault_log import log_fault
 from foredraft.core.outcome import TokenLogprobs
 from foredraft.engine.output import RequestOutput, TokenEvent
 from foredraft.engine.running import Running, Work
@@ -16,8 +17,10 @@ def written_or_failed(work: Work) -> TokenEvent:
     """What the request has written; its end with an error where its own stop conditions or processors fail."""
     try:
         return written(work)
-    except Exception as error:
-        logger.error("a request failed: %r", error, exc_info=error)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # a panic of the grammar library is no Exception
+        log_fault(logger, "a request failed", error)
         return failure(work.running, error)
 
 
@@ -79,7 +82,7 @@ def prompt_logprobs(work: Work, logits: Tensor) -> list[TokenLogprobs]:
     return [sampler.logprobs(row, token, count) for row, token in pairs]
 
 
-def failure(running: Running, error: Exception) -> TokenEvent:
+def failure(running: Running, error: BaseException) -> TokenEvent:
     """The end of a request that could not be served."""
     running.request.finish_reason, running.error = "error", f"{type(error).__name__} while it was served"
     text = running.stopper.rest()
