@@ -42,6 +42,7 @@ class LoadOptions:
     prefill_rows: int = PREFILL_ROWS
     no_prefix_cache: bool = False
 
+
 BATCHING = ("max_batch", "draft_rows", "step_rows", "prefill_rows", "no_prefix_cache")  # what one text has no use for
 
 
