@@ -59,13 +59,15 @@ class Seat:
         return self.known.menu(self.depth)
 
     def best(self, values: Values) -> Plan:
-        """The plan decided, or an instant draft worth more; what each of these is worth is noted."""
-        best, base = self.known.base, values.of(self.known.base)
-        top = base
+        """The plan decided, or an instant draft worth more.
+
+        What each of these is worth beyond those before it is noted: two that find the same are not both worth asking.
+        """
+        best, top = self.known.base, values.of(self.known.base)
         for place, offer in self.offers.items():
             plan = offer.plan(place)
             worth = values.of(plan)
-            self.known.saw_worth(place, max(0.0, worth - base))
+            self.known.saw_worth(place, max(0.0, worth - top))
             if worth > top:
                 best, top = plan, worth
         return best
