@@ -1,6 +1,7 @@
 """What one packed forward computes: which tokens, at which positions, seeing which cached keys."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -71,6 +72,7 @@ class StepPlan:
         write: Cache slots the rows' keys and values go to, T of them.
         segments: The requests, in row order; together they cover all rows.
         logit_rows: Rows whose logits are wanted, [R] int64, ascending.
+        arranged: How attention has arranged its segments; attention's own.
     """
 
     tokens: Tensor
@@ -78,6 +80,7 @@ class StepPlan:
     write: Slots
     segments: list[Segment]
     logit_rows: Tensor
+    arranged: Any = None
 
     def __post_init__(self) -> None:
         assert self.tokens.shape == self.positions.shape and self.tokens.shape[0] == 1

@@ -16,6 +16,7 @@ from transformers import AttentionInterface
 
 from foredraft.core.errors import ModelError
 from foredraft.core.step_plan import Segment, StepPlan
+from foredraft.model.joint_attention import bunches_of
 from foredraft.model.slot_pool import LayerGroup
 
 NAME = "foredraft"
@@ -107,13 +108,18 @@ def attend_packed(
 ) -> Tensor:
     """Store the rows' keys and values, then let each segment's rows attend to what they see, [1, T, H, Dv]."""
     layers.write(attending.layer, plan.write, key[0], value[0])
-    one = len(plan.segments) == 1
     attend = attend_fused if attending.plain else attend_spelled_out
-    parts = []
-    for segment in plan.segments:
-        rows = query if one else query[:, :, segment.row_slice]
-        parts.append(attend(rows, *layers.read(attending.layer, segment.keys), segment, attending))
-    return parts[0].contiguous() if one else torch.cat(parts, dim=1)
+    if len(plan.segments) == 1:
+        [segment] = plan.segments
+        return attend(query, *layers.read(attending.layer, segment.keys), segment, attending).contiguous()
+    bunches, alone = bunches_of(plan, attending.window) if attending.plain else ([], plan.segments)
+    out = query.new_empty(1, query.shape[2], query.shape[1], value.shape[-1])
+    for bunch in bunches:
+        bunch.write(out[0], query, attending.layer, attending.scale, layers)
+    for segment in alone:
+        keys, values = layers.read(attending.layer, segment.keys)
+        out[:, segment.row_slice] = attend(query[:, :, segment.row_slice], keys, values, segment, attending)
+    return out
 
 
 def attend_fused(query: Tensor, keys: Tensor, values: Tensor, segment: Segment, attending: Attending) -> Tensor:
