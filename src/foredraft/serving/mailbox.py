@@ -99,13 +99,18 @@ class Mailbox:
             self.waiter.set_result(None)
 
     @property
+    def readable(self) -> bool:
+        """Whether there is something to read, or nothing will ever come."""
+        return bool(self.pending) or self.closed
+
+    @property
     def closed(self) -> bool:
         return self.left == 0 or self.error is not None
 
     async def wait(self) -> None:
-        """Return when something can be read or nothing will ever come."""
+        """Return when it is readable."""
         assert self.waiter is None, "a generation has one reader"
-        if self.pending or self.closed:
+        if self.readable:
             return
         self.waiter = asyncio.get_running_loop().create_future()
         try:
