@@ -86,4 +86,5 @@ def test_rules_that_need_a_law_are_not_given_coupled_drafts():
 def test_requests_may_differ_in_what_does_not_make_a_drafter():
     one = SpeculationConfig(method="ngram", num_speculative_tokens=3, tree_size=9, rejection_sample_method="tree")
     assert one.drafter_key == SpeculationConfig(method="ngram").drafter_key
-    assert one.drafter_key != SpeculationConfig(method="ngram", prompt_lookup_max=3, prompt_lookup_min=1).drafter_key
+    assert one.drafter_key == SpeculationConfig(method="ngram", prompt_lookup_max=3, prompt_lookup_min=1).drafter_key
+    assert SpeculationConfig(method="lookahead").drafter_key != SpeculationConfig(method="recycling").drafter_key

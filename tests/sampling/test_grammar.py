@@ -112,6 +112,19 @@ def test_a_drafted_path_counts_as_the_same_tokens_written(guided):
     assert kinds == {"forbidden path", "ended", "open"}
 
 
+@pytest.mark.parametrize("left", ['{ "a"\n', '{ "a" '])
+def test_a_path_that_is_left_leaves_nothing_behind(left):
+    """The two are equally long, and space may follow both."""
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    asked, fresh = (state_for(guided_json=json.dumps(schema)) for _ in range(2))
+    taken = TOKENIZER.encode('{"a": ')
+    assert asked.forbidden(TOKENIZER.encode(left)) is not None
+    assert allowed(asked, taken) == allowed(fresh, taken)
+    for state in (asked, fresh):
+        state.commit(taken)
+    assert allowed(asked) == allowed(fresh)
+
+
 def test_a_complete_text_goes_on_with_endings_alone():
     state = state_for(guided_regex="cat")
     path = TOKENIZER.encode("cat")

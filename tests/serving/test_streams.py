@@ -17,7 +17,7 @@ def chat_body(said: str, **fields) -> dict:
     return asked | {"stream": True} | fields
 
 
-ENDLESS = chat_body("dice", max_tokens=3500, temperature=1)
+ENDLESS = chat_body("dice", max_tokens=3500, temperature=1, ignore_eos=True)
 CHAT = "/v1/chat/completions"
 
 

@@ -1,9 +1,11 @@
 """How drafts are made and accepted: vLLM's keys where it has one, ours beside them."""
 
 import json
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from foredraft.core.drafter_keys import made_by
+from foredraft.core.drafter_names import same_names
 from foredraft.core.errors import ConfigError, require
 from foredraft.core.known_names import one_of, unknown
 from foredraft.core.sampling_params import whole, within
@@ -170,9 +172,12 @@ class SpeculationConfig:
 
     @property
     def drafter_key(self) -> "SpeculationConfig":
-        """This config less what each request may choose for itself: requests with equal keys share a drafter."""
-        own = [field.name for field in fields(self) if field.name not in OF_EACH_REQUEST]
-        return SpeculationConfig(**{name: getattr(self, name) for name in own})
+        """What the drafter is made by: requests with equal keys share one, whatever else they choose for themselves."""
+        every = {field.name for field in fields(self) if field.name not in OF_EACH_REQUEST}
+        own = made_by(self.method, self.drafters)
+        names = every if own is None else own | {"method", "model"}
+        key = SpeculationConfig(**{name: getattr(self, name) for name in names})
+        return replace(key, drafters=same_names(key.drafters)) if key.drafters else key
 
     @property
     def scratch_nodes(self) -> int:

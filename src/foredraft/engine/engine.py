@@ -5,17 +5,20 @@ import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from time import perf_counter
 
 from foredraft.core.errors import PromptError, require
 from foredraft.core.fault_log import log_fault
 from foredraft.core.outcome import SpeculationStatistics, total
+from foredraft.core.recent import Recent
 from foredraft.core.request import Request
 from foredraft.core.sampling_params import SamplingParams, whole, within
 from foredraft.core.speculation_config import SpeculationConfig
 from foredraft.drafters.drafter import Drafter, make_drafter
 from foredraft.engine import step
 from foredraft.engine.cost_store import ready_costs
+from foredraft.engine.kept_ways import KEPT_OPTIONS, KnownOptions, forget_spare
 from foredraft.engine.output import RequestOutput, TokenEvent
 from foredraft.engine.policy.live_costs import LiveCosts, rough_costs
 from foredraft.engine.policy.policy import Policy
@@ -93,7 +96,7 @@ class Engine:
         self.quarantine, self.ended = Quarantine(), SpeculationStatistics()
         self.drafters: dict[SpeculationConfig, Drafter] = {}
         self.policy, self.cost_seconds = Policy(draft_rows=draft_rows), cost_seconds
-        self.options: dict[tuple[SpeculationConfig, bool], tuple[Option, ...]] = {}
+        self.options: KnownOptions = Recent(KEPT_OPTIONS)
         self.options_of(self.speculation)
 
     @property
@@ -181,6 +184,7 @@ class Engine:
         texts = [prompts] if is_one(prompts) else list(prompts)
         params = spread(sampling or SamplingParams(), len(texts), SamplingParams, "sampling")
         configs = spread(speculation or self.speculation, len(texts), SpeculationConfig, "speculation")
+        self.forget_spare_drafters()
         self.know_costs([config for config in dict.fromkeys(configs) if config.adaptive])
         beside = len(self.scheduler.running) + len(self.scheduler.waiting) + sum(param.n for param in params)
         requests = [
@@ -283,15 +287,22 @@ class Engine:
 
         Raises `ConfigError` for a key a drafter would pass over.
         """
-        key = (config, guided)
-        if key not in self.options:
-            options = options_for(config, self.target, self.drafter_for, guided=guided)
-            for option in options:
-                require_able(option.drafter, option.speculation)
-            if config.prediction is not None:
-                return options  # a text of one request: not worth remembering
-            self.options[key] = options
-        return self.options[key]
+        make = partial(self.made_options, config, guided)
+        if config.prediction is not None:
+            return make()  # a text of one request: not worth remembering
+        return self.options.recall((config, guided), make)
+
+    def made_options(self, config: SpeculationConfig, guided: bool) -> tuple[Option, ...]:
+        options = options_for(config, self.target, self.drafter_for, guided=guided)
+        for option in options:
+            require_able(option.drafter, option.speculation)
+        return options
+
+    def forget_spare_drafters(self) -> None:
+        """Let drafters go that nobody uses, but for the last of them: callers may ask for very many."""
+        open_ones = [*self.scheduler.running, *self.scheduler.waiting]
+        used = [self.options_of(self.speculation), *(running.options for running in open_ones)]
+        forget_spare(self.drafters, self.options, used)
 
     def run(self, requests: list[Running], outputs: dict[tuple[int, int], RequestOutput]) -> Iterator[TokenEvent]:
         """Step until `requests` are finished, filling `outputs`; what is left when the caller stops is cancelled."""

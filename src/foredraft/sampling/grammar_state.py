@@ -25,7 +25,7 @@ class GrammarState:
 
     Attributes:
         committed: The grammar after the output.
-        cursor: A copy of it that runs along drafted paths and back.
+        cursor: A copy of it that runs along drafted paths, made anew where it would have to go back.
         ahead: Drafted tokens that the cursor has read.
         ended: Whether an end-of-text token is written.
         known: What may not follow the drafted paths asked for since the last commit.
@@ -67,16 +67,16 @@ class GrammarState:
         return tokens[: next((i for i, token in enumerate(tokens) if token in endings), len(tokens))]
 
     def reach(self, path: list[int]) -> bool:
-        """Move the cursor behind `path`, or as far as the matcher's limits let it; false where it is forbidden."""
-        if self.cursor.is_error():  # for good, so a new one takes its place
+        """Move the cursor behind `path`, or as far as the matcher's limits let it; false where it is forbidden.
+
+        It never goes back: after a rollback the matcher may answer with the mask of a path it has left, where that was
+        as long (llguidance 1.9).
+        """
+        if self.cursor.is_error() or self.ahead != path[: len(self.ahead)]:
             self.cursor, self.ahead = self.committed.deep_copy(), []
-        pairs = zip(self.ahead, path, strict=False)
-        shared = next((i for i, (old, new) in enumerate(pairs) if old != new), min(len(self.ahead), len(path)))
-        if shared < len(self.ahead):
-            self.cursor.rollback(len(self.ahead) - shared)
-        fresh = path[shared:]
+        fresh = path[len(self.ahead) :]
         taken = self.cursor.try_consume_tokens(fresh) if fresh else 0
-        self.ahead = path[: shared + taken]
+        self.ahead = self.ahead + fresh[:taken]
         return taken == len(fresh) or self.cursor.is_error()
 
     def outside(self) -> Tensor:
@@ -94,9 +94,10 @@ class GrammarState:
     def commit(self, tokens: list[int]) -> None:
         """The request has written `tokens`."""
         body = self.body(tokens)
+        straight = self.ahead == body[: len(self.ahead)] and self.reach(body) and not self.cursor.is_error()
         taken = self.committed.try_consume_tokens(body) if body else 0
         self.ended = self.ended or taken < len(tokens) or self.committed.is_error()
-        if not self.reach(body) or self.cursor.is_error():
+        if not straight:  # else it keeps what it has worked out
             self.cursor = self.committed.deep_copy()
         self.ahead, self.known = [], {}
 

@@ -8,6 +8,8 @@ dozen steps.
 from dataclasses import dataclass, field
 from math import sqrt
 
+from foredraft.core.recent import Recent
+
 UNSEEN = 0.6  # acceptance of a position nobody has tried
 PRIOR_STRENGTH = 6.0  # most observations that everything learned before is worth to a request
 PRIOR_WORTH = 5.0  # observations of earlier requests that are worth one of its own
@@ -18,6 +20,7 @@ LEAST_LIKE = 0.3  # how much less than usual one depth may make the next one be 
 STALE_FADE = 0.985  # and for each step in which nothing was observed
 HOPE_STEPS = 12  # steps without a try after which hope reaches another deviation further
 RECENT = 3  # steps for which the last outcome says what to hope for
+KEPT_TALLIES, KEPT_WORTHS = 16_384, 256  # requests may ask for more shapes of drafts than memory can hold
 CHANCE_EDGES = (0.1, 0.25, 0.4, 0.55, 0.7, 0.85, 0.95)
 CHANCE_CENTRES = (0.05, 0.18, 0.33, 0.48, 0.63, 0.78, 0.9, 0.98)
 
@@ -65,16 +68,14 @@ class Rate:
 
 
 class Past:
-    """What all requests so far have taught, by temperature class and place."""
+    """What requests have taught, by temperature class and place; of the places that requests asked for last."""
 
     def __init__(self) -> None:
-        self.tallies: dict[tuple, Tally] = {}
-        self.worths: dict[tuple, float] = {}  # tokens that asking an instant way was worth lately
+        self.tallies: Recent[tuple, Tally] = Recent(KEPT_TALLIES)
+        self.worths: Recent[tuple, float] = Recent(KEPT_WORTHS)  # tokens that asking an instant way was worth lately
 
     def tally(self, *place) -> Tally:
-        if place not in self.tallies:
-            self.tallies[place] = Tally()
-        return self.tallies[place]
+        return self.tallies.recall(place, Tally)
 
 
 class DepthAcceptance:

@@ -4,11 +4,13 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 
 from foredraft.core.outcome import SpeculationStatistics
+from foredraft.core.recent import Recent
 from foredraft.engine.step_costs import ForwardCost, StepCosts
 
 FOLLOW = 0.1  # weight of a new observation
 SETTLED = 1.0  # observations after which a cell speaks for itself
 FORGET = 0.998  # what a cell's observations are worth after each step without another: the machine was busy then
+KEPT_DRIFTS = 1024  # labels and sizes of drafter calls; requests may ask for more than memory can hold
 WILDEST = 3.0  # an observation further off than this factor is cut to it
 
 
@@ -68,7 +70,7 @@ class LiveCosts:
     whole: dict[bool, Drift] = field(default_factory=lambda: {False: Drift(), True: Drift()})
     cells: dict[tuple[int, bool], dict[int, Cell]] = field(default_factory=dict)
     known_factors: dict[tuple[int, int, bool], float] = field(default_factory=dict)
-    drafts: dict[tuple[str, int], Drift] = field(default_factory=dict)
+    drafts: Recent[tuple[str, int], Drift] = field(default_factory=lambda: Recent(KEPT_DRIFTS))
     known_drafts: dict[tuple[str, int], float] = field(default_factory=dict)
 
     def step_seconds(self, rows: int, requests: int, context: float, sampled: bool) -> float:
@@ -119,7 +121,7 @@ class LiveCosts:
     def saw_draft(self, label: str, requests: int, seconds: float) -> None:
         expected = self.expected_draft(label, requests)
         if expected:  # drafting nothing costs nothing
-            self.drafts.setdefault((label, size_class(requests)), Drift()).follow(seconds / expected)
+            self.drafts.recall((label, size_class(requests)), Drift).follow(seconds / expected)
             self.known_drafts.clear()
 
 

@@ -24,7 +24,8 @@ from foredraft.engine.policy.trimming import best_count, path_rates, ranked_node
 from foredraft.engine.running import Option, Running, Work
 from foredraft.model.slot_pool import SlotPool
 
-PLAIN_LABEL = "plain"
+PLAIN_LABEL, OTHER_LABEL = "plain", "other"
+MOST_LABELS = 64  # ways told apart when choices are counted; requests may bring any number of them
 HOLD_STEPS, HOLD_MORE = 3, 7  # further steps for which a decision stands, of few requests and of many
 MANY = 8  # requests
 ASK_FACTOR = 1.5  # what looking at an instant draft costs in all, in units of making it
@@ -276,6 +277,7 @@ class Policy:
     def count(self, seat: Seat, plain_seconds: float) -> None:
         """Count the choice, and what plain decoding would have taken for the same tokens."""
         label = PLAIN_LABEL if seat.place == PLAIN else seat.known.ways[seat.place].label
+        label = label if label in self.choices or len(self.choices) < MOST_LABELS else OTHER_LABEL
         self.choices[label] += 1
         statistics = seat.work.running.request.statistics
         statistics.choices[label] = statistics.choices.get(label, 0) + 1
