@@ -7,7 +7,9 @@ import torch
 
 from foredraft.core.draft_tree import DraftTree
 from foredraft.core.outcome import SpeculationStatistics
-from foredraft.core.speculation_config import SpeculationConfig
+from foredraft.core.request import Request
+from foredraft.core.sampling_params import SamplingParams
+from foredraft.core.speculation_config import OFF, SpeculationConfig
 from foredraft.drafters.drafter import DrafterNeeds
 from foredraft.drafters.scripted import ScriptedDrafter
 from foredraft.engine.policy.acceptance import ChanceAcceptance, DepthAcceptance, Past
@@ -15,10 +17,11 @@ from foredraft.engine.policy.allocation import NOTHING, Plan, allocate, rate_of
 from foredraft.engine.policy.decision import within
 from foredraft.engine.policy.exploration import FIRST_STEPS, LEAST_SHARE, Exploration
 from foredraft.engine.policy.live_costs import LiveCosts, rough_costs, size_class
-from foredraft.engine.policy.policy import sureness
+from foredraft.engine.policy.policy import Policy, sureness
 from foredraft.engine.policy.request_policy import ASK_LAST, RequestPolicy, Way
 from foredraft.engine.policy.shortlist import shortlist
 from foredraft.engine.policy.trimming import best_count, path_rates, ranked_nodes, worthwhile
+from foredraft.engine.policy.usefulness import Usefulness
 from foredraft.engine.running import Option
 from foredraft.engine.step_costs import DraftCost, ForwardCost, StepCosts
 
@@ -237,3 +240,34 @@ def test_acceptance_starts_from_texts_the_target_was_as_sure_of():
 def test_how_sure_the_target_is():
     assert sureness(torch.tensor([0.0, 0.0, float("-inf")])) == pytest.approx(0.5)
     assert sureness(torch.tensor([9.0, -90.0])) == pytest.approx(1.0)
+
+
+def served(accepted: dict[str, int], rounds: int = 20) -> Request:
+    request = Request(prompt=[1], params=SamplingParams(), speculation=SpeculationConfig(), seed=0)
+    request.statistics = SpeculationStatistics(rounds=rounds, accepted_by=accepted)
+    return request
+
+
+def test_a_drafter_of_no_use_is_kept_ready_for_one_request_in_eight():
+    known = Usefulness()
+    for _ in range(3):
+        known.saw(0, served({"useful": 10}), ["useful", "useless"])
+    known.saw(0, served({}, rounds=2), ["useful"])  # too short to say anything
+    assert known.worthless(0, "useless") and not known.worthless(0, "useful")
+    assert not known.worthless(2, "useless") and not known.worthless(0, "new")
+    assert [known.tries_all(0) for _ in range(17)] == [place < 3 or place % 8 == 0 for place in range(17)]
+    known.saw(0, served({"useless": 8}), ["useless"])
+    assert not known.worthless(0, "useless")
+
+
+def test_a_drafter_that_learns_from_every_step_needs_a_seat_that_pays():
+    policy = Policy(draft_rows=8)
+    table = StepCosts(forwards=(ForwardCost(rows=1, requests=1, context=0, seconds=1.0),), drafts={})
+    policy.costs = LiveCosts(table)
+    silent = Option(ScriptedDrafter([], name="silent", needs=DrafterNeeds(instant=True, told=False)), OFF)
+    told = option("told", instant=True)
+    request = served({})
+    for _ in range(3):
+        assert policy.seated((told, silent), request) == (told, silent)
+        policy.usefulness.saw(0, request, ["told", "silent"])
+    assert policy.seated((told, silent), request) == (silent,)

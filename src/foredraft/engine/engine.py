@@ -246,7 +246,7 @@ class Engine:
             ),
             stopper=Stopper(request.params, vocabulary, Detokenizer(tokenizer) if tokenizer else None),
             rule=rules[request.speculation.rejection_sample_method],
-            options=self.policy.seated(options, request.speculation, min(beside, self.scheduler.max_batch)),
+            options=self.policy.seated(options, request, min(beside, self.scheduler.max_batch)),
         )
 
     def bad_word_tokens(self, params: SamplingParams) -> list[list[int]]:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 LEAST_SHARE = 0.01  # of the busy seconds, where plain decoding is the best that is known
-GAIN_SHARE = 0.02  # and of the seconds that speculation saves
+GAIN_SHARE = 0.025  # and of the seconds that speculation saves
 FIRST_STEPS = 8  # plain steps that may be spent before there is a share of anything
 
 

@@ -54,8 +54,9 @@ class LiveCosts:
     """Seconds of steps and drafts as expected now.
 
     A step is everything but drafting: the target's forward, verification and bookkeeping. What it takes beyond the
-    measured forward is learned by kind of request (sampling costs more than argmax), and by number of rows beside that:
-    when the machine is busy for a while, all sizes are, also those that nobody sees then.
+    measured forward is learned by kind of request (sampling costs more than argmax), and beside that for steps with and
+    without drafts by number of rows: when the machine is busy for a while, all sizes are, also those that nobody sees
+    then.
 
     Attributes:
         table: What was measured.
@@ -68,7 +69,7 @@ class LiveCosts:
     table: StepCosts
     steps: int = 0
     whole: dict[bool, Drift] = field(default_factory=lambda: {False: Drift(), True: Drift()})
-    cells: dict[tuple[int, bool], dict[int, Cell]] = field(default_factory=dict)
+    cells: dict[tuple[int, bool, bool], dict[int, Cell]] = field(default_factory=dict)
     known_factors: dict[tuple[int, int, bool], float] = field(default_factory=dict)
     drafts: Recent[tuple[str, int], Drift] = field(default_factory=lambda: Recent(KEPT_DRIFTS))
     known_drafts: dict[tuple[str, int], float] = field(default_factory=dict)
@@ -82,21 +83,32 @@ class LiveCosts:
         that have been seen."""
         key = (rows, requests, sampled)
         if key not in self.known_factors:
-            cells = self.cells.get((size_class(requests), sampled), {})
-            seen = sorted((cell.rows, self.settled(cell)) for cell in cells.values())
-            self.known_factors[key] = self.whole[sampled].factor * (between(seen, rows) if seen else 1.0)
+            drafted = rows > requests
+            usual = self.usual(sampled, drafted)
+            cells = self.cells.get((size_class(requests), sampled, drafted), {})
+            seen = sorted((cell.rows, self.settled(cell, usual)) for cell in cells.values())
+            self.known_factors[key] = self.whole[sampled].factor * (between(seen, rows) if seen else usual)
         return self.known_factors[key]
 
-    def settled(self, cell: "Cell") -> float:
+    def usual(self, sampled: bool, drafted: bool) -> float:
+        """The mean factor of all cells with drafts, or without."""
+        alike = [its for (_, *kind), its in self.cells.items() if kind == [sampled, drafted]]
+        cells = [(cell.factor, self.worth(cell)) for its in alike for cell in its.values()]
+        return (sum(factor * worth for factor, worth in cells) + SETTLED) / (sum(w for _, w in cells) + SETTLED)
+
+    def settled(self, cell: "Cell", usual: float) -> float:
         """A cell's factor, as far as it has been seen, and lately."""
-        worth = min(cell.seen, 1.0 / FOLLOW) * FORGET ** (self.steps - cell.last)
-        return (cell.factor * worth + SETTLED) / (worth + SETTLED)
+        worth = self.worth(cell)
+        return (cell.factor * worth + usual * SETTLED) / (worth + SETTLED)
+
+    def worth(self, cell: "Cell") -> float:
+        return min(cell.seen, 1.0 / FOLLOW) * FORGET ** (self.steps - cell.last)
 
     def saw_step(self, rows: int, requests: int, context: float, sampled: bool, seconds: float) -> None:
         ratio = seconds / self.table.forward_seconds(rows, requests, context)
         whole = self.whole[sampled]
         whole.follow(ratio)
-        cells = self.cells.setdefault((size_class(requests), sampled), {})
+        cells = self.cells.setdefault((size_class(requests), sampled, rows > requests), {})
         cell = cells.setdefault(size_class(rows), Cell(rows=rows))
         cell.follow(ratio / whole.factor)
         cell.rows += FOLLOW * (rows - cell.rows)

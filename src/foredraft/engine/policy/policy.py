@@ -11,7 +11,6 @@ from torch import Tensor
 from foredraft.core.draft_tree import DraftTree
 from foredraft.core.outcome import SpeculationStatistics
 from foredraft.core.request import Request
-from foredraft.core.speculation_config import SpeculationConfig
 from foredraft.engine import step
 from foredraft.engine.policy.acceptance import UNSEEN, Past
 from foredraft.engine.policy.allocation import PLAIN, Plan, Values
@@ -21,6 +20,7 @@ from foredraft.engine.policy.request_policy import RequestPolicy
 from foredraft.engine.policy.seat import Offer, Seat, depth_of, temperature_class, way_of
 from foredraft.engine.policy.shortlist import shortlist
 from foredraft.engine.policy.trimming import best_count, path_rates, ranked_nodes, worthwhile
+from foredraft.engine.policy.usefulness import Usefulness
 from foredraft.engine.running import Option, Running, Work
 from foredraft.model.slot_pool import SlotPool
 
@@ -40,6 +40,7 @@ class Policy:
         draft_rows: Most draft nodes of one step over all requests.
         requests: What is known of each running request.
         past: What all requests so far have taught.
+        usefulness: Which drafters have been worth keeping ready.
         decider: Choices and what exploration has cost.
         choices: Steps by the way chosen, over all requests.
         costs: What steps and drafts cost now; none until a request leaves a choice.
@@ -54,7 +55,7 @@ class Policy:
     def __init__(self, *, draft_rows: int) -> None:
         self.draft_rows = draft_rows
         self.requests: dict[int, RequestPolicy] = {}
-        self.past, self.decider = Past(), Decider()
+        self.past, self.decider, self.usefulness = Past(), Decider(), Usefulness()
         self.choices: Counter[str] = Counter()
         self.costs: LiveCosts | None = None
         self.seats: list[Seat] = []
@@ -71,18 +72,30 @@ class Policy:
         request, fixed = running.request, not running.request.speculation.adaptive
         assert fixed or self.costs is not None
         ways = [way_of(option) for option in running.options]
-        self.requests[request.id] = RequestPolicy(ways, self.past, temperature_class(request), fixed=fixed)
+        names = frozenset(drafter.name for drafter in running.drafters)
+        kind = temperature_class(request)
+        self.requests[request.id] = RequestPolicy(ways, self.past, kind, names=names, fixed=fixed)
 
-    def seated(self, options: tuple[Option, ...], config: SpeculationConfig, requests: int = 1) -> tuple[Option, ...]:
+    def seated(self, options: tuple[Option, ...], request: Request, requests: int = 1) -> tuple[Option, ...]:
         """The options of those drafters that take part in a request served beside others, `requests` in all: all that
-        its config names, else a short list."""
+        its config names, else a short list, less those that have been of no use to requests of its kind."""
+        config, kind = request.speculation, temperature_class(request)
         if not config.adaptive or config.drafters or self.costs is None:
             return options
-        return shortlist(options, self.costs, requests)
+        options = shortlist(options, self.costs, requests)
+        if self.usefulness.tries_all(kind):
+            return options
+        return tuple(
+            option
+            for option in options
+            if not option.drafter.needs.told or not self.usefulness.worthless(kind, option.drafter.name)
+        )
 
     def close(self, request: Request) -> None:
         """The request has finished or was cancelled."""
-        self.requests.pop(request.id, None)
+        known = self.requests.pop(request.id, None)
+        if known is not None and not known.fixed:
+            self.usefulness.saw(known.temperature_class, request, known.names)
 
     def start_over(self, request: Request) -> None:
         """The request has lost its cache slots: its drafters first catch up again, which says nothing of their cost."""
@@ -250,8 +263,8 @@ class Policy:
             return
         whole, steady = draft + rest, all(work.chunk == 1 for work in batch)
         self.decider.exploration.grow(whole * len(free) / len(batch), self.decider.recent)
-        if steady and self.held_steps % 2 == 0:  # every other step will do
-            rows = sum(1 + len(work.tree) for work in batch)
+        rows = sum(1 + len(work.tree) for work in batch)
+        if steady and (self.held_steps % 2 == 0 or rows > len(batch)):  # of plain steps every other one will do
             self.costs.saw_step(rows, len(batch), mean_context(batch), sampling(batch), rest)
         if self.experiment is not None:
             accepted = [len(seat.work.path) for seat in self.seats]

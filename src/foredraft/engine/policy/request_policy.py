@@ -56,6 +56,7 @@ class RequestPolicy:
         called: The step each drafter was last asked in.
         base: The best plan but for instant drafts, as last decided.
         fixed: Whether there is nothing to choose: its first way serves every step.
+        names: The drafters that are ready for it.
         plans: Drafting nothing, and every way that is not instant, at its full depth.
         deepest: Longest path of any of them.
     """
@@ -64,6 +65,7 @@ class RequestPolicy:
     past: Past
     temperature_class: int
     fixed: bool = False
+    names: frozenset[str] = frozenset()
     steps: int = 0
     depths: dict[str, DepthAcceptance] = field(default_factory=dict)
     chances: dict[str, ChanceAcceptance] = field(default_factory=dict)

@@ -10,7 +10,7 @@ from foredraft.engine.step_costs import option_label
 ACCEPTANCE = 0.8  # the same for everybody, and high: what drafts cost is known, how good they are is not
 NEAR_BEST = 0.75  # share of the best drafter's speed below which another one is left out
 CONTEXT = 64  # positions
-FEW = 4  # requests
+FEW = 2  # requests
 
 
 def shortlist(options: Sequence[Option], costs: LiveCosts, requests: int = 1) -> tuple[Option, ...]:
