@@ -172,8 +172,8 @@ def load(model: str, **settings) -> Engine:
 def test_a_closed_loop_keeps_its_requests_in_flight(model):
     engine, in_flight, step = load(model, method="none"), [], Engine.step
 
-    def watched(self):
-        events = step(self)
+    def watched(self, **options):
+        events = step(self, **options)
         ended = sum(output is not None for *_, output in events)
         in_flight.append((len(self.scheduler.running) + ended, len(self.scheduler.waiting)))
         return events

@@ -46,6 +46,7 @@ class Restless(Decider):
 def restless(engine: Engine, monkeypatch: pytest.MonkeyPatch):
     kept, engine.policy.decider = engine.policy.decider, Restless()
     monkeypatch.setattr(policy, "HOLD_STEPS", 0)
+    monkeypatch.setattr(policy.Policy, "paying_together", lambda self, plans, prices: plans)
     yield engine
     engine.policy.decider = kept
 

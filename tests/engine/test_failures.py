@@ -36,7 +36,11 @@ class Poison(Exception):
 
 def checked(served: Engine) -> None:
     """The poisoned request failed, the others wrote what they write alone, and no slot was lost."""
-    outputs = served.generate(PROMPTS, SAMPLING)
+    served.submit(PROMPTS, SAMPLING, served.speculation)
+    ended = []
+    while not served.scheduler.idle:
+        ended += [output for *_, output in served.step() if output is not None]
+    outputs = sorted(ended, key=lambda output: output.index)
     alone = engine().generate(PROMPTS, SAMPLING)
     assert [output.finish_reason == "error" for output in outputs] == [False, True, False, False]
     assert "Poison" in outputs[1].error and outputs[0].error is None
@@ -113,6 +117,14 @@ def random_drafter(monkeypatch):
 
     needs = DrafterNeeds(told=False)
     monkeypatch.setitem(registry, "random", lambda config, target: ScriptedDrafter(drafted, needs=needs))
+
+
+def test_who_asks_for_all_texts_at_once_is_told_of_the_first_that_fails():
+    served = engine(speculation=SpeculationConfig(method="random"))
+    with pytest.raises(Poison):
+        served.generate(PROMPTS, SAMPLING)
+    assert served.scheduler.idle
+    served.target.pool.check_integrity([])
 
 
 def test_a_request_ends_before_its_time():

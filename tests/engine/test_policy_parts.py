@@ -271,3 +271,14 @@ def test_a_drafter_that_learns_from_every_step_needs_a_seat_that_pays():
         assert policy.seated((told, silent), request) == (told, silent)
         policy.usefulness.saw(0, request, ["told", "silent"])
     assert policy.seated((told, silent), request) == (silent,)
+
+
+def test_drafts_that_only_slow_a_step_down_together_are_left_out():
+    policy = Policy(draft_rows=64)
+    drafts = [Plan(None, 0.5, 0.5, 2, 0), NOTHING]
+    assert policy.paying_together(drafts, Prices(flat=8)) == drafts
+    dear = Prices(flat=8)
+    dear.step = lambda rows: 3.0 if rows else 1.0
+    assert policy.paying_together(drafts, dear) == [NOTHING, NOTHING]
+    fixed = [replace(drafts[0], fixed=True), NOTHING]
+    assert policy.paying_together(fixed, dear) == fixed and policy.paying_together(drafts[:1], dear) == drafts[:1]

@@ -305,21 +305,26 @@ class Engine:
         forget_spare(self.drafters, self.options, used)
 
     def run(self, requests: list[Running], outputs: dict[tuple[int, int], RequestOutput]) -> Iterator[TokenEvent]:
-        """Step until `requests` are finished, filling `outputs`; what is left when the caller stops is cancelled."""
+        """Step until `requests` are finished, filling `outputs`; what is left when the caller stops is cancelled.
+
+        Raises what made one of them fail.
+        """
         try:
             while not all(running.request.finished for running in requests):
-                for _, event, output in self.step():
+                for running, event, output in self.step(isolate=False):
+                    if running.fault is not None and running in requests:
+                        raise running.fault
                     if output is not None:
                         outputs[output.index, output.sample] = output
                     yield event
         finally:
             self.cancel([running for running in requests if not running.request.finished])
 
-    def step(self) -> list[tuple[Running, TokenEvent, RequestOutput | None]]:
+    def step(self, *, isolate: bool = True) -> list[tuple[Running, TokenEvent, RequestOutput | None]]:
         """One packed forward for everybody: what each request that decided has written, with its output at its end.
 
         A request that cannot be served ends with an error, alone. Where a step fails as a whole it is undone, and its
-        requests run one by one in the next steps until those that fail are found.
+        requests run one by one in the next steps until those that fail are found; without `isolate` it raises.
         """
         self.scheduler.admit()
         batch = self.quarantine.admitted(self.scheduler.next_batch())
@@ -328,7 +333,12 @@ class Engine:
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # a panic of the grammar library is no Exception
-            self.undo(batch, error)
+            self.undo(batch)
+            if not isolate:
+                raise
+            log_fault(logger, f"a step of {len(batch)} requests failed", error)
+            for work in self.quarantine.caught(batch):
+                work.event = failure(work.running, error)
         else:
             self.quarantine.cleared(batch)
         written = [(work.running, work.event) for work in batch if work.event is not None]
@@ -370,14 +380,11 @@ class Engine:
             if self.prefix_cache is not None and work.event and work.chunk > 1 and not work.running.request.finished:
                 self.prefix_cache.share(work.running)
 
-    def undo(self, batch: list[Work], error: BaseException) -> None:
-        """Free what a failed step has taken. The request it failed for, where that is known, ends."""
-        log_fault(logger, f"a step of {len(batch)} requests failed", error)
+    def undo(self, batch: list[Work]) -> None:
+        """Free what a failed step has taken, where it was not committed."""
         for work in batch:
             if work.event is None:
                 self.target.pool.keep(work.running.table, [])
-        for work in self.quarantine.caught(batch):
-            work.event = failure(work.running, error)
 
     @property
     def statistics(self) -> SpeculationStatistics:

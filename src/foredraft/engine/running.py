@@ -44,7 +44,7 @@ class Running:
         submitted, started, first_token: When it was queued, when it was first admitted and when it wrote its first
             token, by `perf_counter`.
         prompt_logprobs: Those of the prompt computed so far, where its parameters ask for them.
-        error: What failed, where it could not be served.
+        fault: What it failed with, where it could not be served.
     """
 
     request: Request
@@ -64,7 +64,7 @@ class Running:
     started: float = 0.0
     first_token: float | None = None
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
-    error: str | None = None
+    fault: BaseException | None = None
 
     @cached_property
     def drafters(self) -> list[Drafter]:

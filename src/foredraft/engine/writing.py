@@ -84,7 +84,7 @@ def prompt_logprobs(work: Work, logits: Tensor) -> list[TokenLogprobs]:
 
 def failure(running: Running, error: BaseException) -> TokenEvent:
     """The end of a request that could not be served."""
-    running.request.finish_reason, running.error = "error", f"{type(error).__name__} while it was served"
+    running.request.finish_reason, running.fault = "error", error
     text = running.stopper.rest()
     running.text += text
     return TokenEvent(
@@ -113,7 +113,7 @@ def output_of(running: Running) -> RequestOutput:
         first_token_seconds=(running.first_token or now) - started,
         prompt_logprobs=[None, *running.prompt_logprobs] if request.params.prompt_logprobs is not None else None,
         cached_tokens=running.cached,
-        error=running.error,
+        error=f"{type(running.fault).__name__} while it was served" if running.fault is not None else None,
     )
 
 

@@ -13,7 +13,7 @@ from foredraft.core.outcome import SpeculationStatistics
 from foredraft.core.request import Request
 from foredraft.engine import step
 from foredraft.engine.policy.acceptance import UNSEEN, Past
-from foredraft.engine.policy.allocation import PLAIN, Plan, Values
+from foredraft.engine.policy.allocation import NOTHING, PLAIN, Plan, Values, rate_of
 from foredraft.engine.policy.decision import Decider, Experiment, StepPrices, within
 from foredraft.engine.policy.live_costs import LiveCosts
 from foredraft.engine.policy.request_policy import RequestPolicy
@@ -120,12 +120,21 @@ class Policy:
         if not held:
             self.decide(prices)
         plans = [seat.known.base for seat in self.seats] if held and not asked else self.final()
-        plans = within(plans, self.room)
+        plans = self.paying_together(within(plans, self.room), prices)
         if not held:
             self.decider.note(plans, prices)
         for seat, plan in zip(self.seats, plans, strict=True):
             seat.place = plan.place
         self.place_all(prices, pool)
+
+    def paying_together(self, plans: list[Plan], prices: StepPrices) -> list[Plan]:
+        """The plans, or nothing for anybody where all drafts together slow the step down: each was weighed by the price
+        of one more row, and the first rows cost more than that."""
+        drafting = [plan for plan in plans if plan.rows]
+        if len(plans) == 1 or not drafting or self.experiment is not None or any(plan.fixed for plan in plans):
+            return plans
+        pays = rate_of(plans, prices) > len(plans) / prices.step(0)
+        return plans if pays else [NOTHING] * len(plans)
 
     @property
     def room(self) -> int:
