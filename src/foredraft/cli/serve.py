@@ -6,6 +6,7 @@ from functools import partial
 from socket import socket
 from typing import Annotated, Any
 
+import torch
 from cyclopts import Parameter
 
 from foredraft.cli.flags import flags_of, given
@@ -20,6 +21,8 @@ from foredraft.serving.service import Service
 LoadFlags = flags_of(LoadOptions)
 ServerFlags = flags_of(ServerConfig, omit=("playground", "limits"))
 LimitFlags = flags_of(Limits)
+# One core is left for the protocol: where every core computes, each forward waits for the thread that lost its own.
+SERVING = {"threads": max(1, torch.get_num_threads() - 1)}
 API_KEY_VARIABLE = "FOREDRAFT_API_KEY"
 STOPPING = (signal.SIGINT, signal.SIGTERM)  # uvicorn passes them on to the handlers from before it, at its end
 
@@ -43,7 +46,8 @@ def serve(
     """
     config = server_config(given(server), Limits(**given(limits)), playground=not no_playground)
     with bound_socket(config.host, config.port) as bound:
-        engine = load_engine(LoadOptions(**given(load)), speculation_from(speculative_config, speculation))
+        options = LoadOptions(**SERVING | given(load))
+        engine = load_engine(options, speculation_from(speculative_config, speculation))
         app = create_app(engine, config)
         ready = partial(announce, app.state.service, url_of(bound))
         run(HttpServer(app, config, access_log=access_log, ready=ready), bound)
