@@ -400,7 +400,8 @@ def test_features_wait_in_the_cache(method, asked):
     config, greedy = SpeculationConfig(method=method, **SHAPES["chain"]), SAMPLINGS["greedy"]
     warm, first = engine_with(method), engine_with(method, prefix_cache=False)
     rare = Rare(warm.drafters[config.drafter_key], asked)
-    warm.drafters[config.drafter_key], warm.options = rare, {}
+    warm.drafters[config.drafter_key] = rare
+    warm.options.clear()
     [output] = warm.generate([TURNS[0]], greedy, config)
     rare.asked = 1
     prompts = [TURNS[0] + output.token_ids + tail for tail in ([1], [2, 3], [4])]

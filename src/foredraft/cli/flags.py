@@ -30,7 +30,7 @@ def given(flags: Any) -> dict[str, Any]:
 def flag_type(field: Field, name: str | None) -> Any:
     default = field.default if field.default is not MISSING else field.default_factory()
     show = False if default in (None, (), {}) or default is False else lambda _: str(default)
-    parsed = str if get_origin(field.type) is dict else field.type  # a dictionary is written as one JSON object
+    parsed = Any if get_origin(field.type) is dict else field.type  # a dictionary is written as one JSON object
     return Annotated[parsed | None, Parameter(name=name, show_default=show, converter=converter(field.type))]
 
 

@@ -12,6 +12,7 @@ from foredraft.core.errors import require
 from foredraft.core.sampling_params import SamplingParams
 from foredraft.core.speculation_config import SpeculationConfig
 from foredraft.engine.output import TokenEvent
+from foredraft.engine.policy.portfolio import most_scratch
 from foredraft.interop.generation_arguments import (
     Batch,
     bad_words_of,
@@ -136,7 +137,7 @@ def write(
 
 
 def slots_for(prompt: list[int], params: SamplingParams, config: SpeculationConfig) -> int:
-    return len(prompt) + params.max_new_tokens + config.scratch_nodes
+    return len(prompt) + params.max_new_tokens + most_scratch(config)
 
 
 def seeded(params: SamplingParams, seed: int | None, rows: int) -> list[SamplingParams]:

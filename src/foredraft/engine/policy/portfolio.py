@@ -37,6 +37,12 @@ def options_for(
     return tuple(options)
 
 
+def most_scratch(config: SpeculationConfig) -> int:
+    """Most cache slots that a draft by `config`, or by any way the policy may choose for it, takes while it is made."""
+    widest = replace(config, tree_size=config.tree_size or TREE_NODES, tree_width=TREE_WIDTH)
+    return widest.scratch_nodes if config.adaptive else config.scratch_nodes
+
+
 def members(config: SpeculationConfig, target: Target) -> list[Member]:
     """The drafters that `config` names; else those that need no training, its model, and heads made for the target."""
     if config.drafters:
