@@ -22,7 +22,6 @@ class Bunch:
     """Segments of about the same number of rows.
 
     Attributes:
-        segments: Who they are.
         rows: Their rows in the pack, each filled up by repeating its first, [N * R].
         slots: Cache slots they see, each filled up by slot 0, [N * S].
         seen: Which keys a row sees, [N, 1, R, S] bool; a row that only fills up sees some.
@@ -31,7 +30,6 @@ class Bunch:
         biases: `seen` as 0 or -inf by repeats and type, made once.
     """
 
-    segments: list[Segment]
     rows: Tensor
     slots: Tensor
     seen: Tensor
@@ -115,7 +113,6 @@ def bunch(segments: list[Segment], rows: int, count: int) -> Bunch:
             reach = slice(segment.context, segment.context + segment.rows)
             seen[place, : segment.rows, reach] = segment.ancestors
     return Bunch(
-        segments=segments,
         rows=(starts + torch.where(real, row, 0)).flatten(),
         slots=slots_of(segments, key).flatten(),
         seen=seen[:, None],
