@@ -1,18 +1,22 @@
 # make demo   four prompts with and without speculation
 # make test   ruff's checks, then every test
 # make lint   ruff's checks and its formatting
+# make sanitize   the tests of the native kernels under the address and undefined-behaviour sanitizers
 # Each sets up .venv first; the second time that takes no time.
 
 PYTHON ?= python3
+CXX ?= c++
 BIN := .venv/bin
 READY := .venv/.ready
+NATIVE := .venv/.native
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint setup
+.PHONY: demo test lint setup sanitize
 
-demo: $(READY)
+demo: $(NATIVE)
 	$(BIN)/foredraft demo
 
-test: $(READY)
+test: $(NATIVE)
 	$(BIN)/ruff check
 	$(BIN)/pytest -q
 
@@ -20,11 +24,22 @@ lint: $(READY)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 
-setup: $(READY)
+setup: $(NATIVE)
+
+sanitize: $(NATIVE)
+	native/sanitize.sh
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 		|| { echo "error: foredraft needs Python 3.11 or newer; '$(PYTHON)' is not: set PYTHON=/path/to/python3"; exit 1; }
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(PIP) -e '.[dev]'
+	@touch $@
+
+# Without a compiler forwards run through torch: as exact, and slower.
+$(NATIVE): $(READY) native/CMakeLists.txt native/pyproject.toml $(wildcard native/src/*)
+	@if command -v $(CXX) > /dev/null; then echo "building foredraft-native"; \
+		CXX=$(CXX) $(PIP) ./native > .venv/native.log 2>&1 \
+			|| echo "note: foredraft-native could not be built (see .venv/native.log); forwards run through torch"; \
+	else echo "note: no C++ compiler '$(CXX)', so foredraft-native is not built; forwards run through torch"; fi
 	@touch $@

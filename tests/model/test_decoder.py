@@ -38,7 +38,7 @@ SCALED_QUERIES = {
 def test_taken_by_what_the_model_computes(kind, options, taken, tmp_path):
     model = load_packed(save_tiny(tiny_config(kind, **options), tmp_path))
     assert isinstance(model.decoder, Decoder) == taken
-    assert model.path.endswith("without their module tree") == taken
+    assert ("without their module tree" in model.path) == taken
 
 
 def test_a_difference_far_into_the_context_is_found(tmp_path, monkeypatch):

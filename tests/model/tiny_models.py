@@ -84,8 +84,9 @@ def save_tiny(config: PretrainedConfig, folder: Path, seed: int = 0) -> str:
     return str(folder)
 
 
-def load_packed(folder: str, dtype: torch.dtype = torch.float32) -> PackedModel:
-    return load_packed_model(find_checkpoint(folder), dtype, CpuDevice())
+def load_packed(folder: str, dtype: torch.dtype = torch.float32, native: str | None = "off") -> PackedModel:
+    """Without the native path unless asked: its module keeps no weights to compare with."""
+    return load_packed_model(find_checkpoint(folder), dtype, CpuDevice(native))
 
 
 def load_plain(folder: str) -> torch.nn.Module:

@@ -20,9 +20,11 @@ class LoadOptions:
 
     Attributes:
         model: Target: a folder, a hub id or an embedded name.
-        dtype: Of weights and cache: auto (the device's fast one), fp32, bf16 or fp16.
+        dtype: Of weights and cache: auto (the device's fast one), fp32, bf16, fp16, or int8: int8 weights, bf16 cache.
         device: auto, cpu, cuda or cuda:N.
         threads: CPU threads; torch chooses when none are given.
+        native: Kernels of the native CPU path: auto (the best here), off, or one of amx-bf16, avx512-bf16, avx512, avx2
+            and portable; when not given the environment's FOREDRAFT_NATIVE, else auto.
         cache_tokens: Tokens the cache holds; when not given it is sized from the context and free memory.
         max_batch: Most requests that run at once.
         draft_rows: Most draft nodes of one step over all requests, where drafter auto chooses.
@@ -35,6 +37,7 @@ class LoadOptions:
     dtype: str = "auto"
     device: str = "auto"
     threads: int | None = None
+    native: str | None = None
     cache_tokens: int | None = None
     max_batch: int = 8
     draft_rows: int = MAX_STEP_ROWS

@@ -17,6 +17,8 @@ from foredraft.core.replaced_file import replace_text
 from foredraft.core.speculation_config import SpeculationConfig
 from foredraft.engine.cost_measuring import REQUESTS, contexts, measured_costs, measured_drafts
 from foredraft.engine.step_costs import StepCosts, option_label
+from foredraft.model.native_decoder import NativeDecoder
+from foredraft.model.native_runtime import extension_version
 from foredraft.model.target import ModelTarget, Target
 
 if TYPE_CHECKING:
@@ -91,6 +93,7 @@ def circumstances_of(target: Target) -> dict[str, Any] | None:
         "shape": json.loads(json.dumps(asdict(model.capability))),
         "dtype": str(model.dtype),
         "path": model.path,
+        **({"native": extension_version()} if isinstance(model.decoder, NativeDecoder) else {}),
         "threads": torch.get_num_threads(),
         "processor": processor_name(target.place.torch_device),
         "torch": torch.__version__,

@@ -123,6 +123,7 @@ class Engine:
         device: str = "auto",
         threads: int | None = None,
         cache_tokens: int | None = None,
+        native: str | None = None,
         max_batch: int = 8,
         draft_rows: int = MAX_STEP_ROWS,
         step_rows: int = MAX_STEP_ROWS,
@@ -130,7 +131,8 @@ class Engine:
         prefix_cache: bool = True,
     ) -> "Engine":
         """Load `model` (a folder, a hub id or an embedded name) and an engine over it. Raises `UserError` kinds."""
-        target = load_target(model, dtype=dtype, device=device, threads=threads, cache_tokens=cache_tokens)
+        place = {"dtype": dtype, "device": device, "threads": threads, "native": native}
+        target = load_target(model, **place, cache_tokens=cache_tokens)
         return cls(
             target,
             speculation=speculation,

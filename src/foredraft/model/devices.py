@@ -9,19 +9,35 @@ from torch import nn
 from foredraft.core.errors import ConfigError, require
 from foredraft.core.speculation_config import one_of
 from foredraft.model.fast_norm import replace_norms
+from foredraft.model.native_decoder import NativeDecoder, native_decoder_of
+from foredraft.model.native_program import INT8, SAME
+from foredraft.model.native_runtime import AUTO, OFF, NotCovered, native_choice, require_native, runtime_for
 from foredraft.model.packed_weights import pack, packing_available
 
 DTYPES = {"bf16": torch.bfloat16, "bfloat16": torch.bfloat16, "fp32": torch.float32, "float32": torch.float32}
 DTYPES |= {"fp16": torch.float16, "float16": torch.float16}
+DTYPES |= {INT8: torch.bfloat16}  # of activations and cache; weights are int8
 
 
 class Device(Protocol):
-    """A place to run forwards."""
+    """A place to run forwards.
+
+    Attributes:
+        torch_device: As torch calls it.
+        weights: Format of weights: that of the dtype, or int8.
+    """
 
     torch_device: torch.device
+    weights: str
 
     def fast_dtype(self) -> torch.dtype:
         """What `auto` means here."""
+
+    def native_decoder(self, module: nn.Module, windows: dict[int, int | None]) -> NativeDecoder:
+        """Move a loaded module, whose layers have `windows`, into the native path; its linears lose their weights.
+
+        Raises `NotCovered` where the native path cannot run it; weights may be gone even so.
+        """
 
     def prepare(self, module: nn.Module) -> str:
         """Rework a loaded module in place for speed; returns a line that says what was done and why."""
@@ -31,13 +47,26 @@ class Device(Protocol):
 
 
 class CpuDevice:
-    """The CPU: weights packed for its matrix units where oneDNN has them."""
+    """The CPU: the native extension where it is installed, else weights packed for its matrix units by oneDNN."""
 
     torch_device = torch.device("cpu")
+
+    def __init__(self, native: str | None = None, weights: str = SAME):
+        """`native`: auto, off or a kernel set; none leaves it to FOREDRAFT_NATIVE.
+
+        Raises `ConfigError` for others, and for int8 weights without the native path.
+        """
+        self.native, self.weights = native_choice(native), weights
+        if weights == INT8:
+            require_native(self.native, f"dtype is {INT8!r}; ")
 
     def fast_dtype(self) -> torch.dtype:
         fast = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
         return torch.bfloat16 if fast else torch.float32
+
+    def native_decoder(self, module: nn.Module, windows: dict[int, int | None]) -> NativeDecoder:
+        runtime = runtime_for(self.native, next(module.parameters()).dtype)
+        return native_decoder_of(module, windows, runtime, weights=self.weights, release=True)
 
     def prepare(self, module: nn.Module) -> str:
         dtype = next(module.parameters()).dtype
@@ -54,12 +83,17 @@ class CpuDevice:
 class CudaDevice:
     """A CUDA device: the module as it is, attention through the same function."""
 
+    weights = SAME
+
     def __init__(self, name: str):
         require(torch.cuda.is_available(), f"device {name!r} is not available: torch sees no CUDA device")
         self.torch_device = torch.device(name)
 
     def fast_dtype(self) -> torch.dtype:
         return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
+
+    def native_decoder(self, module: nn.Module, windows: dict[int, int | None]) -> NativeDecoder:
+        raise NotCovered("native kernels run on the CPU alone")
 
     def prepare(self, module: nn.Module) -> str:
         return "module path on CUDA"
@@ -68,14 +102,21 @@ class CudaDevice:
         return torch.cuda.mem_get_info(self.torch_device)[0]
 
 
-def find_device(name: str) -> Device:
-    """The device called `name`: auto, cpu, cuda or cuda:N. Raises `ConfigError` for any other or an absent one."""
+def find_device(name: str, native: str | None = None, dtype: str = AUTO) -> Device:
+    """The device called `name`: auto, cpu, cuda or cuda:N, with the kernels `native` on a CPU, ready for `dtype`.
+
+    Raises `ConfigError` for a name that is unknown or cannot be had here.
+    """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     kind, _, index = name.partition(":")
     one_of("device", kind, ("auto", "cpu", "cuda"))
     require(not index or (kind == "cuda" and index.isdigit()), f"device is {name!r}; it must be cpu, cuda or cuda:N")
-    return CpuDevice() if kind == "cpu" else CudaDevice(name)
+    if kind == "cpu":
+        return CpuDevice(native, INT8 if dtype == INT8 else SAME)
+    require(dtype != INT8, f"dtype is {INT8!r}; that takes the native path of a CPU, the device is {name}")
+    require(native in (None, AUTO, OFF), f"native is {native!r}; on {name} it must be auto or off")
+    return CudaDevice(name)
 
 
 def find_dtype(name: str, device: Device) -> torch.dtype:

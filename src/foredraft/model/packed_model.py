@@ -7,7 +7,7 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from foredraft.core.errors import ModelError
+from foredraft.core.errors import ModelError, require
 from foredraft.core.step_plan import StepPlan
 from foredraft.model.attention import Ambient, running
 from foredraft.model.capability import Capability
@@ -16,6 +16,9 @@ from foredraft.model.decoder import Decoder, decoder_of
 from foredraft.model.devices import Device
 from foredraft.model.layer_skips import LayerSkips, SkippableLayers
 from foredraft.model.loading import Checkpoint, first_line, load_module
+from foredraft.model.native_decoder import NativeDecoder
+from foredraft.model.native_program import SAME, released
+from foredraft.model.native_runtime import NotCovered
 from foredraft.model.slot_pool import LayerGroup, LayerShape, SlotPool
 from foredraft.model.trial import (
     TOLERANCE,
@@ -52,7 +55,7 @@ class PackedModel:
         self.keeps_rows = "logits_to_keep" in inspect.signature(module.forward).parameters
         self.path = "module path"
         self.layers: LayerGroup | None = None
-        self.decoder: Decoder | None = None
+        self.decoder: Decoder | NativeDecoder | None = None
         self.shapes = self.stored_shapes()
 
     @property
@@ -84,8 +87,10 @@ class PackedModel:
             return self.run_module(plan, self.layers, ())[0]
 
     @cached_property
-    def skippable(self) -> SkippableLayers:
-        """The module's layers, to leave parts of them out. Raises `ModelError` where they cannot be found."""
+    def skippable(self) -> SkippableLayers | NativeDecoder:
+        """The layers, to leave parts of them out. Raises `ModelError` where the module's cannot be found."""
+        if isinstance(self.decoder, NativeDecoder):  # whose module may have no weights left to run with
+            return self.decoder
         return SkippableLayers(self.module, self.probe_module)
 
     @torch.inference_mode()
@@ -136,14 +141,35 @@ def load_packed_model(checkpoint: Checkpoint, dtype: torch.dtype, device: Device
     """
     model = checked(checkpoint, dtype, device)
     wanted = model.trial_logits()
+    try:
+        take_native(model, device, wanted)
+        return model
+    except NotCovered as missing:
+        reason = str(missing)
+    require(
+        device.weights == SAME, f"model {checkpoint.name!r} cannot be run in {device.weights}: {reason}", ModelError
+    )
+    if released(model.module):
+        model = wrapped(checkpoint, dtype, device)
     path = device.prepare(model.module)
-    if not reproduces(model, wanted):
+    if reproduces(model, wanted):
+        model.path = path
+        take_decoder(model, wanted)
+    else:
         model = wrapped(checkpoint, dtype, device)
         model.path = "module path: the fast path did not reproduce it on this model"
-        return model
-    model.path = path
-    take_decoder(model, wanted)
+    model.path += f"; {reason}"
     return model
+
+
+def take_native(model: PackedModel, device: Device, wanted: Tensor) -> None:
+    """Move `model` into the native path where that says `wanted`; raises `NotCovered` where it cannot or does not."""
+    model.decoder = device.native_decoder(model.module, model.capability.windows)
+    if not reproduces(model, wanted):
+        model.decoder = None
+        raise NotCovered("native kernels did not reproduce this model")
+    model.path = f"native path: {model.decoder.line}"
+    model.weight_bytes = model.decoder.weight_bytes or model.weight_bytes
 
 
 def take_decoder(model: PackedModel, wanted: Tensor) -> None:

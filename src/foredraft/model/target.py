@@ -68,15 +68,18 @@ def load_target(
     device: str = "auto",
     threads: int | None = None,
     cache_tokens: int | None = None,
+    native: str | None = None,
 ) -> ModelTarget:
     """Load `name` with a cache of `cache_tokens` slots; none sizes it from the context and free memory.
+
+    `native` names the kernels of the native path: auto, off or one set; none leaves it to FOREDRAFT_NATIVE.
 
     Raises `ModelError` for a model that is missing, broken or not exactly runnable, `ConfigError` for a bad option.
     """
     use_threads(threads)
     if cache_tokens is not None:
         whole("cache_tokens", cache_tokens, 1)
-    place = find_device(device)
+    place = find_device(device, native, dtype)
     checkpoint = find_checkpoint(name)
     model = load_packed_model(checkpoint, find_dtype(dtype, place), place)
     tokenizer = load_tokenizer(checkpoint)

@@ -1,0 +1,270 @@
+// The functions of choice.hpp for Python: tensors in, lists out, since a few tokens leave fastest as a list.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <optional>
+#include <stdexcept>
+
+#include "choice.hpp"
+
+namespace nb = nanobind;
+
+namespace {
+
+using namespace foredraft;
+
+[[noreturn]] void refuse(const std::string &message) { throw std::invalid_argument(message); }
+
+void require(bool holds, const char *message) {
+    if (!holds) refuse(message);
+}
+
+// ------------------------------------------------------------------------------------------------------- tensors
+
+// The table of C functions that DLPack has a library hang on its tensor type (DLPack 1.2, torch from 2.10 on). Only its
+// way to look into a tensor is used: a tenth of a microsecond, where an exchange of ownership takes two.
+struct ExchangeTable {
+    struct {
+        std::uint32_t major, minor;
+    } version;
+    ExchangeTable *older;
+    void *allocate, *take, *give;
+    int (*look)(void *tensor, nb::dlpack::dltensor *out);
+    void *stream;
+};
+
+const ExchangeTable *exchange_table(nb::handle tensor) {
+    static PyTypeObject *known = nullptr;
+    static const ExchangeTable *table = nullptr;
+    if (Py_TYPE(tensor.ptr()) == known) return table;
+    const nb::object capsule = nb::getattr(tensor.type(), "__dlpack_c_exchange_api__", nb::none());
+    if (!PyCapsule_IsValid(capsule.ptr(), "dlpack_exchange_api")) return nullptr;
+    table = static_cast<const ExchangeTable *>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
+    while (table && table->version.major > 1) table = table->older;
+    if (table && !table->look) table = nullptr;
+    known = Py_TYPE(tensor.ptr());
+    Py_INCREF(known);  // for good, or another type could come to lie where it was
+    return table;
+}
+
+const nb::dlpack::dtype BF16 = {std::uint8_t(nb::dlpack::dtype_code::Bfloat), 16, 1};
+const nb::dlpack::dtype FP32 = {std::uint8_t(nb::dlpack::dtype_code::Float), 32, 1};
+const nb::dlpack::dtype INT64 = {std::uint8_t(nb::dlpack::dtype_code::Int), 64, 1};
+
+// A tensor of one or two dimensions on the CPU whose last one lies side by side.
+struct View {
+    char *data;
+    nb::dlpack::dtype dtype;
+    std::int64_t rows, width, stride;  // one row where it has one dimension; the stride in bytes
+    nb::object owner;
+
+    const void *row(std::int64_t index) const { return data + index * stride; }
+};
+
+View viewed(const nb::dlpack::dltensor &tensor, int dimensions, nb::object owner) {
+    require(tensor.device.device_type == nb::device::cpu::value, "a tensor is not on the CPU");
+    require(tensor.ndim == dimensions, dimensions == 1 ? "a tensor must be [N]" : "a tensor must be [R, V]");
+    const int last = dimensions - 1;
+    const std::int64_t width = tensor.shape[last], bytes = tensor.dtype.bits / 8;
+    require(!tensor.strides || width < 2 || tensor.strides[last] == 1, "the numbers of a row must lie side by side");
+    const std::int64_t rows = dimensions == 1 ? 1 : tensor.shape[0];
+    const std::int64_t stride = dimensions == 1 || !tensor.strides ? width : tensor.strides[0];
+    return {static_cast<char *>(tensor.data) + tensor.byte_offset, tensor.dtype, rows, width, stride * bytes, owner};
+}
+
+template <class Array> View exchanged(nb::handle tensor, int dimensions) {
+    Array array;
+    if (!nb::try_cast<Array>(tensor, array)) throw nb::type_error("a tensor or an array is needed");
+    std::vector<std::int64_t> shape, strides;
+    for (std::size_t i = 0; i < array.ndim(); i++) {
+        shape.push_back(array.shape(i));
+        strides.push_back(array.stride(i));
+    }
+    nb::dlpack::dltensor plain;
+    plain.data = const_cast<void *>(static_cast<const void *>(array.data()));
+    plain.device = {array.device_type(), array.device_id()};
+    plain.ndim = int(array.ndim());
+    plain.dtype = array.dtype();
+    plain.shape = shape.data();
+    plain.strides = strides.data();
+    return viewed(plain, dimensions, nb::borrow(tensor));
+}
+
+View look_at(nb::handle tensor, int dimensions, bool written = false) {
+    if (const ExchangeTable *table = exchange_table(tensor)) {
+        nb::dlpack::dltensor plain;
+        if (table->look(tensor.ptr(), &plain)) throw nb::python_error();
+        return viewed(plain, dimensions, nb::borrow(tensor));
+    }
+    return written ? exchanged<nb::ndarray<>>(tensor, dimensions) : exchanged<nb::ndarray<nb::ro>>(tensor, dimensions);
+}
+
+View look_at(nb::handle tensor, int dimensions, nb::dlpack::dtype dtype, const char *message, bool written = false) {
+    const View view = look_at(tensor, dimensions, written);
+    require(view.dtype == dtype, message);
+    return view;
+}
+
+// ------------------------------------------------------------------------------------------------------- logits
+
+// Rows of one tensor [R, V] or of several, one after another.
+struct Logits {
+    std::vector<View> parts;
+    std::vector<LogitRow> rows;
+    std::int64_t width = 0;
+
+    void add(nb::handle tensor) {
+        const View part = look_at(tensor, 2);
+        require(part.dtype == BF16 || part.dtype == FP32, "logits must be bfloat16 or float32");
+        require(part.width > 0 && part.width < std::int64_t(1) << 32, "logits have no columns, or too many");
+        require(parts.empty() || part.width == width, "logits must all have one width");
+        width = part.width;
+        for (std::int64_t i = 0; i < part.rows; i++) rows.push_back({part.row(i), width, part.dtype == BF16});
+        parts.push_back(part);
+    }
+
+    explicit Logits(nb::handle logits) {
+        if (nb::isinstance<nb::list>(logits) || nb::isinstance<nb::tuple>(logits))
+            for (nb::handle tensor : nb::borrow<nb::sequence>(logits)) add(tensor);
+        else
+            add(logits);
+    }
+};
+
+const ChoiceKernels &kernels_called(const std::string &name) {
+    if (const ChoiceKernels *found = find_choice_kernels(name)) return *found;
+    refuse("kernels '" + name + "' do not exist or cannot run here");
+}
+
+const std::int64_t LONG = 1 << 20;  // numbers; work on fewer is over before another Python thread could do anything
+
+// `work(row)` for each row, without Python's lock where it takes long.
+template <class Work> void for_rows(std::int64_t rows, std::int64_t width, int threads, const Work &work) {
+    std::optional<nb::gil_scoped_release> released;
+    if (rows * width >= LONG) released.emplace();
+    if (threads < 2) {
+        for (std::int64_t row = 0; row < rows; row++) work(row);
+        return;
+    }
+    spread(rows, threads, [&work](std::int64_t first, std::int64_t last) {
+        for (std::int64_t row = first; row < last; row++) work(row);
+    });
+}
+
+// ------------------------------------------------------------------------------------------------------- functions
+
+// The numbers of a list, one for each row; none for None.
+template <class T> std::vector<T> listed(nb::handle numbers, std::size_t rows, const char *message) {
+    std::vector<T> list;
+    if (numbers.is_none()) return list;
+    if (!nb::try_cast(numbers, list)) throw nb::type_error("divisors and keys must be lists of numbers");
+    require(list.size() == rows, message);
+    return list;
+}
+
+std::vector<std::int64_t> choose(nb::handle tensors, nb::handle divisors, nb::handle keys, int threads,
+                                 const std::string &name) {
+    const Logits logits(tensors);
+    const std::size_t rows = logits.rows.size();
+    const auto over = listed<double>(divisors, rows, "every row needs a divisor");
+    const auto under = listed<std::int64_t>(keys, rows, "every row needs a key");
+    require(divisors.is_none() || !keys.is_none(), "divisors are for rows with keys");
+    for (double divisor : over) require(float(divisor) > 0, "divisors must be above 0");
+    const ChoiceKernels &kernels = kernels_called(name);
+    std::vector<std::int64_t> tokens(rows);
+    for_rows(rows, logits.width, threads, [&](std::int64_t i) {
+        const LogitRow &row = logits.rows[i];
+        if (under.empty())
+            tokens[i] = kernels.likeliest(row);
+        else
+            tokens[i] = kernels.drawn(row, over.empty() ? 1.0f : float(over[i]), std::uint64_t(under[i]));
+    });
+    return tokens;
+}
+
+void gumbel_rows(nb::handle keys, nb::handle out, int threads, const std::string &name) {
+    const View from = look_at(keys, 1, INT64, "keys must be int64");
+    const View to = look_at(out, 2, FP32, "noise must be float32", true);
+    require(from.width == to.rows, "every row needs a key");
+    const ChoiceKernels &kernels = kernels_called(name);
+    for_rows(to.rows, to.width, threads, [&](std::int64_t i) {
+        const std::int64_t key = static_cast<const std::int64_t *>(from.row(0))[i];
+        kernels.gumbel_row(std::uint64_t(key), to.width, reinterpret_cast<float *>(to.data + i * to.stride));
+    });
+}
+
+void gumbel_pairs(nb::handle keys, nb::handle tokens, nb::handle out, const std::string &name) {
+    const View from = look_at(keys, 1, INT64, "keys must be int64");
+    const View of = look_at(tokens, 1, INT64, "tokens must be int64");
+    const View to = look_at(out, 1, FP32, "noise must be float32", true);
+    require(from.width == to.width && of.width == to.width, "keys, tokens and noise must be equally many");
+    kernels_called(name).gumbel_pairs(static_cast<const std::int64_t *>(from.row(0)),
+                                      static_cast<const std::int64_t *>(of.row(0)), to.width,
+                                      reinterpret_cast<float *>(to.data));
+}
+
+std::vector<std::int64_t> position_keys(const std::vector<std::uint64_t> &seed_keys,
+                                        const std::vector<std::int64_t> &positions) {
+    require(seed_keys.size() == positions.size(), "every position needs a seed");
+    std::vector<std::int64_t> keys(positions.size());
+    for (std::size_t i = 0; i < keys.size(); i++) keys[i] = std::int64_t(position_key(seed_keys[i], positions[i]));
+    return keys;
+}
+
+typedef std::vector<std::vector<float>> Values;
+typedef std::vector<std::vector<std::int64_t>> Tokens;
+
+std::pair<Values, Tokens> top(nb::handle tensors, std::int64_t count, int threads, const std::string &name) {
+    const Logits logits(tensors);
+    const std::int64_t rows = std::int64_t(logits.rows.size());
+    require(count > 0 && (count <= logits.width || !rows), "k must be between 1 and the width");
+    const ChoiceKernels &kernels = kernels_called(name);
+    std::vector<Ranked> ranked(rows * count);
+    for_rows(rows, logits.width, threads,
+             [&](std::int64_t i) { kernels.top(logits.rows[i], count, ranked.data() + i * count); });
+    std::pair<Values, Tokens> found{Values(rows), Tokens(rows)};
+    for (std::int64_t i = 0; i < rows * count; i++) {
+        found.first[i / count].push_back(ranked[i].value);
+        found.second[i / count].push_back(ranked[i].token);
+    }
+    return found;
+}
+
+std::vector<double> log_sum_exp(nb::handle tensors, int threads, const std::string &name) {
+    const Logits logits(tensors);
+    const ChoiceKernels &kernels = kernels_called(name);
+    std::vector<double> sums(logits.rows.size());
+    for_rows(sums.size(), logits.width, threads,
+             [&](std::int64_t i) { sums[i] = kernels.log_sum_exp(logits.rows[i]); });
+    return sums;
+}
+
+std::vector<std::string> choice_kernel_names() {
+    std::vector<std::string> names;
+    for (const ChoiceKernels *kernels : choice_kernels()) names.push_back(kernels->name);
+    return names;
+}
+
+}  // namespace
+
+// Logits are a tensor [R, V], or a list of them that are read as one, bfloat16 or float32. `kernel` is one of
+// `choice_kernels()`, "" the best; all give the same bits.
+void bind_choice(nb::module_ &m) {
+    m.def("choose", choose, nb::arg("logits"), nb::arg("divisors") = nb::none(), nb::arg("keys") = nb::none(),
+          nb::arg("threads") = 1, nb::arg("kernel") = "",
+          "The token of each row: the argmax of logits / divisor + noise of its key, or of the logits without keys.");
+    m.def("gumbel_rows", gumbel_rows, nb::arg("keys"), nb::arg("out"), nb::arg("threads") = 1, nb::arg("kernel") = "",
+          "Fill `out`, float32 [R, V], with the noise of `keys`, int64 [R].");
+    m.def("gumbel_pairs", gumbel_pairs, nb::arg("keys"), nb::arg("tokens"), nb::arg("out"), nb::arg("kernel") = "",
+          "Fill `out`, float32 [N], with the noise of single tokens, int64 [N], at `keys`, int64 [N].");
+    m.def("position_keys", position_keys, nb::arg("seed_keys"), nb::arg("positions"),
+          "The key of each position, signed, given what its seed is hashed to, unsigned.");
+    m.def("top", top, nb::arg("logits"), nb::arg("k"), nb::arg("threads") = 1, nb::arg("kernel") = "",
+          "Values and ids of the k largest of each row, falling; ties by rising id.");
+    m.def("log_sum_exp", log_sum_exp, nb::arg("logits"), nb::arg("threads") = 1, nb::arg("kernel") = "",
+          "log(sum(exp(row))) of each row, in a fixed order.");
+    m.def("choice_kernels", choice_kernel_names, "Names of the kernels that this machine can run, best first.");
+}

@@ -1,0 +1,39 @@
+#include <cstring>
+#include <vector>
+
+#include "kernels.hpp"
+
+namespace foredraft {
+
+const KernelSet *const *kernel_sets() {
+    static const std::vector<const KernelSet *> sets = [] {
+        std::vector<const KernelSet *> found;
+#ifdef FOREDRAFT_AMX
+        if (amx_kernels().runs_here()) found.push_back(&amx_kernels());
+#endif
+#ifdef FOREDRAFT_X86
+        for (const KernelSet *set : {&avx512_bf16_kernels, &avx512_kernels, &avx2_kernels})
+            if (set->runs_here()) found.push_back(set);
+#endif
+        found.push_back(&portable_kernels);
+        found.push_back(nullptr);
+        return found;
+    }();
+    return sets.data();
+}
+
+const KernelSet *find_kernels(const char *name) {
+    for (auto set = kernel_sets(); *set; set++)
+        if (!std::strcmp((*set)->name, name)) return *set;
+    return std::strcmp(amx_double_kernels().name, name) ? nullptr : &amx_double_kernels();
+}
+
+void pack_query(const bf16 *query, int lane, int size, bf16 *packed) {
+    for (int i = 0; i < size; i++) packed[(i / 2 * LANES + lane) * 2 + i % 2] = query[i];
+}
+
+void pack_query(const float *query, int lane, int size, float *packed) {
+    for (int i = 0; i < size; i++) packed[i * LANES + lane] = query[i];
+}
+
+}  // namespace foredraft

@@ -1,0 +1,81 @@
+// The inner loops, one set for each instruction set. Every set sums each row in one order, whatever the number of rows.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "bf16.hpp"
+
+namespace foredraft {
+
+const int PANEL = 16;         // columns of a weight that lie side by side
+const int MOST_PANELS = 4;    // panels of a group: what one chunk of a product computes
+const int INT8_GROUP = 64;    // inputs that share a scale
+const int LANES = 16;         // queries that attend together
+
+enum class Activation { silu, gelu, gelu_tanh };
+
+// Where the keys or values of a segment lie: rows of `stride` numbers, by a run of slots or by a list of them.
+template <class T> struct SlotRows {
+    const T *base;
+    std::ptrdiff_t stride;
+    std::int64_t first;          // of the run; unused with a list
+    const std::int64_t *list;    // or null
+
+    ALWAYS_INLINE const T *row(std::int64_t i) const { return base + (list ? list[i] : first + i) * stride; }
+};
+
+// Which keys the lanes see. Keys before `context` are seen from the lane's `from` on, the rows' own by their bits.
+struct Sight {
+    std::int64_t context;
+    const std::int64_t *from;    // [LANES]
+    std::int64_t most_from;      // largest of `from`
+    const std::uint16_t *own;    // [keys - context], a bit for each lane
+};
+
+template <class T> struct Kernels {
+    // out[r][0 .. 16 panels) = a[r][0 .. inputs) times one group of a tiled weight, fp32; `out` rows are 64 apart.
+    void (*product)(const T *a, std::ptrdiff_t stride, int rows, int inputs, int panels, const T *group, float *out);
+    // The same with int8 weights: for each 64 inputs 16 panels scales, then as many times 64 numbers.
+    void (*product_int8)(const T *a, std::ptrdiff_t stride, int rows, int inputs, int panels, const void *group,
+                         float *out);
+    // out[i][lane] = keys[i] . queries[lane] for `count` keys; queries are packed by `pack_queries`.
+    void (*scores)(SlotRows<T> keys, std::int64_t start, std::int64_t count, int size, const T *queries, float *out);
+    // Scores [count][LANES] to weights not yet divided by their sums; sums[LANES].
+    void (*weights)(float *scores, std::int64_t start, std::int64_t count, float scale, float softcap,
+                    const Sight &sight, float *sums);
+    // out[lane] = sum over keys of weight times value, divided by sums; `lanes` of them, rows `out[lane]`.
+    void (*mix)(const float *weights, std::int64_t start, std::int64_t count, SlotRows<T> values, int size, int lanes,
+                const float *sums, T *const *out);
+    void (*norm)(const T *x, const T *weight, const float *wide_weight, int width, float eps, T *out);
+    // Last part of a product, a row of it: bias, rounding, residual.
+    void (*close)(const float *sums, const T *bias, const T *residual, int columns, T *out);
+    // The same for a gated product: `columns` gates, then at `apart` as many others.
+    void (*gate)(const float *sums, int apart, int columns, Activation activation, T *out);
+    void (*activate)(const T *x, int width, Activation activation, T *out);
+    void (*rotate)(T *x, const float *cos, const float *sin, int size);
+    void (*add)(const T *a, const T *b, int width, T *out);
+    void (*scale)(const T *a, float factor, int width, T *out);
+    void (*squeeze)(const T *a, float factor, float softcap, int width, T *out);
+};
+
+// Queries of up to LANES lanes as `scores` reads them: bf16 [size / 2][LANES][2], fp32 [size][LANES].
+void pack_query(const bf16 *query, int lane, int size, bf16 *packed);
+void pack_query(const float *query, int lane, int size, float *packed);
+
+struct KernelSet {
+    const char *name;
+    bool (*runs_here)();
+    const Kernels<bf16> *narrow;
+    const Kernels<float> *wide;
+};
+
+extern const KernelSet portable_kernels, avx2_kernels, avx512_kernels, avx512_bf16_kernels;
+const KernelSet &amx_kernels();
+const KernelSet &amx_double_kernels();
+
+// Sets this machine can run, best first, ended by null; and the one called `name`, null where it cannot run. The test
+// double of the AMX kernels is found by its name alone.
+const KernelSet *const *kernel_sets();
+const KernelSet *find_kernels(const char *name);
+
+}  // namespace foredraft

@@ -1,0 +1,72 @@
+// Products by the AMX tile registers; everything else as the AVX-512 BF16 kernels do it.
+#include <cpuid.h>
+#include <immintrin.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "amx_product.hpp"
+
+namespace foredraft {
+
+namespace {
+
+struct TileRegisters {
+    struct alignas(64) Shape {
+        std::uint8_t palette = 1, start = 0, unused[14] = {};
+        std::uint16_t bytes[16] = {};
+        std::uint8_t rows[16] = {};
+    };
+
+    static void configure(int upper, int lower) {
+        Shape shape;
+        const int rows[] = {upper, upper, lower, lower, upper, lower, TILE_SIDE, TILE_SIDE};
+        for (int tile = 0; tile < 8; tile++)
+            if (rows[tile]) shape.rows[tile] = std::uint8_t(rows[tile]), shape.bytes[tile] = 64;
+        _tile_loadconfig(&shape);
+    }
+    static void release() { _tile_release(); }
+    // Spelled out: the intrinsics take a register's number as a literal only.
+    template <int I> static void clear() { asm volatile("tilezero %%tmm%c0" ::"i"(I)); }
+    template <int I> static void load(const void *from, std::ptrdiff_t stride) {
+        asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(stride), "i"(I) : "memory");
+    }
+    template <int I> static void keep(void *to, std::ptrdiff_t stride) {
+        asm volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(to), "r"(stride), "i"(I) : "memory");
+    }
+    template <int C, int A, int B> static void multiply() {
+        asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(C), "i"(A), "i"(B));
+    }
+};
+
+// Linux lends the tile registers to who asks.
+bool lent() {
+    const long ask = 0x1023, tile_data = 18;
+    return syscall(SYS_arch_prctl, ask, tile_data) == 0;
+}
+
+bool runs_here() {
+    unsigned a, b, c, d;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
+    const bool has = (d >> 22 & 1) && (d >> 24 & 1);  // AMX-BF16 and AMX-TILE
+    return has && avx512_bf16_kernels.runs_here() && lent();
+}
+
+void product(const bf16 *a, std::ptrdiff_t stride, int rows, int inputs, int panels, const bf16 *group, float *out) {
+    tiled_product<TileRegisters>(a, stride, rows, inputs, panels, group, out, avx512_bf16_kernels.narrow->product);
+}
+
+Kernels<bf16> with_tiles() {
+    Kernels<bf16> kernels = *avx512_bf16_kernels.narrow;
+    kernels.product = product;
+    return kernels;
+}
+
+}  // namespace
+
+const KernelSet &amx_kernels() {
+    static const Kernels<bf16> narrow = with_tiles();
+    static const KernelSet set{"amx-bf16", runs_here, &narrow, avx512_bf16_kernels.wide};
+    return set;
+}
+
+}  // namespace foredraft

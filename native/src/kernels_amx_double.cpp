@@ -1,0 +1,65 @@
+// The AMX products with tile registers played by arrays: for tests on any machine, never chosen by itself.
+#include <cstring>
+
+#include "amx_product.hpp"
+
+namespace foredraft {
+
+namespace {
+
+struct PlayedTiles {
+    static thread_local char data[8][TILE_SIDE][64];
+    static thread_local int rows[8];
+
+    static void configure(int upper, int lower) {
+        const int of[] = {upper, upper, lower, lower, upper, lower, TILE_SIDE, TILE_SIDE};
+        std::memcpy(rows, of, sizeof rows);
+        std::memset(data, 0xff, sizeof data);  // NaN: what is read before it is written shows
+    }
+    static void release() {}
+    template <int I> static void clear() { std::memset(data[I], 0, sizeof data[I]); }
+    template <int I> static void load(const void *from, std::ptrdiff_t stride) {
+        for (int row = 0; row < rows[I]; row++) std::memcpy(data[I][row], static_cast<const char *>(from) + row * stride, 64);
+    }
+    template <int I> static void keep(void *to, std::ptrdiff_t stride) {
+        for (int row = 0; row < rows[I]; row++) std::memcpy(static_cast<char *>(to) + row * stride, data[I][row], 64);
+    }
+    template <int C, int A, int B> static void multiply() {
+        for (int row = 0; row < rows[C]; row++)
+            for (int k = 0; k < TILE_SIDE; k++)
+                for (int column = 0; column < TILE_SIDE; column++) add_pair(data[C][row], data[A][row], data[B][k], k, column);
+    }
+    static void add_pair(char *sums, const char *inputs, const char *weights, int k, int column) {
+        bf16 a[2], b[2];
+        float sum;
+        std::memcpy(a, inputs + 4 * k, 4);
+        std::memcpy(b, weights + 4 * column, 4);
+        std::memcpy(&sum, sums + 4 * column, 4);
+        sum += widened(a[0]) * widened(b[0]);
+        sum += widened(a[1]) * widened(b[1]);
+        std::memcpy(sums + 4 * column, &sum, 4);
+    }
+};
+
+thread_local char PlayedTiles::data[8][TILE_SIDE][64];
+thread_local int PlayedTiles::rows[8];
+
+void product(const bf16 *a, std::ptrdiff_t stride, int rows, int inputs, int panels, const bf16 *group, float *out) {
+    tiled_product<PlayedTiles>(a, stride, rows, inputs, panels, group, out, portable_kernels.narrow->product);
+}
+
+Kernels<bf16> with_tiles() {
+    Kernels<bf16> kernels = *portable_kernels.narrow;
+    kernels.product = product;
+    return kernels;
+}
+
+}  // namespace
+
+const KernelSet &amx_double_kernels() {
+    static const Kernels<bf16> narrow = with_tiles();
+    static const KernelSet set{"amx-double", [] { return true; }, &narrow, portable_kernels.wide};
+    return set;
+}
+
+}  // namespace foredraft

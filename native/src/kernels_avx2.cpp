@@ -1,0 +1,13 @@
+#define KERNELS_NAMESPACE avx2
+#define WIDTH 8
+#define ROWS 6
+#define PAIRS 0
+#include "kernels_body.hpp"
+
+namespace foredraft {
+
+static bool runs_here() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
+
+const KernelSet avx2_kernels = {"avx2", runs_here, &avx2::narrow_kernels, &avx2::wide_kernels};
+
+}  // namespace foredraft

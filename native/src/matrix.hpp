@@ -1,0 +1,49 @@
+// A weight matrix laid out once as it is read: groups of columns, inputs after inputs, columns side by side.
+#pragma once
+#include <cstddef>
+#include <functional>
+
+#include "kernels.hpp"
+#include "memory.hpp"
+#include "threads.hpp"
+
+namespace foredraft {
+
+// Reads one weight, [out, in].
+using Weight = std::function<void(int output, float *row)>;
+
+template <class T> class Matrix {
+  public:
+    // Plain, or gated: then `outputs` are those of each half, and a group holds as many gates as others.
+    Matrix(int outputs, int inputs, bool gated, bool int8, const Weight &weight, Threads &threads);
+
+    int outputs() const { return outputs_; }
+    int inputs() const { return inputs_; }
+    int groups() const { return groups_; }
+    int panels() const { return panels_; }
+    bool gated() const { return gated_; }
+    std::size_t bytes() const { return groups_ * group_bytes_; }
+
+    // Outputs that one group gives, all but the last one exactly.
+    int columns() const { return panels_ * PANEL / (gated_ ? 2 : 1); }
+
+    void product(const Kernels<T> &kernels, const T *a, std::ptrdiff_t stride, int rows, int group, float *out) const {
+        const char *from = data_.as<char>() + group * group_bytes_;
+        if (int8_) kernels.product_int8(a, stride, rows, inputs_, panels_, from, out);
+        else kernels.product(a, stride, rows, inputs_, panels_, reinterpret_cast<const T *>(from), out);
+    }
+
+  private:
+    int output_of(int group, int column) const;
+    void lay_out(int group, const Weight &weight);
+    void lay_out_same(const float *rows, T *to) const;
+    void lay_out_int8(const float *rows, char *to) const;
+
+    int outputs_, inputs_;
+    bool gated_, int8_;
+    int panels_, groups_;
+    std::size_t group_bytes_;
+    Memory data_;
+};
+
+}  // namespace foredraft

@@ -1,0 +1,91 @@
+"""What does not fit is refused with a line that says so; nothing is read or written out of bounds."""
+
+import foredraft_native as native
+import pytest
+import torch
+from small_decoder import KERNELS, VOCABULARY, Given, native_decoder, text
+
+
+@pytest.fixture
+def program():
+    return native.Program("fp32", KERNELS[0], native.Threads(1))
+
+
+def test_names_that_do_not_exist():
+    threads = native.Threads(1)
+    with pytest.raises(ValueError, match="dtype is 'fp16'; it must be bf16 or fp32"):
+        native.Program("fp16", KERNELS[0], threads)
+    with pytest.raises(ValueError, match="kernels 'sse' cannot run on this machine"):
+        native.Program("fp32", "sse", threads)
+    with pytest.raises(ValueError, match="count is 0"):
+        native.Threads(0)
+    with pytest.raises(ValueError, match="activation is 'relu'"):
+        p = native.Program("fp32", KERNELS[0], threads)
+        b = (p.buffer(4), 0, 4)
+        p.activation(b, b, "relu")
+
+
+def test_parts_that_do_not_fit(program):
+    a, b = (program.buffer(8), 0, 8), (program.buffer(6), 0, 6)
+    matrix = program.matrix(torch.randn(6, 8))
+    program.linear(b, a, matrix)
+    for wrong in (
+        lambda: program.linear(a, b, matrix),
+        lambda: program.linear(b, a, matrix, torch.randn(5)),
+        lambda: program.linear(b, a, matrix, None, a),
+        lambda: program.linear(b, a, 7),
+        lambda: program.gated(b, a, matrix, "silu"),
+        lambda: program.add(a, a, b),
+        lambda: program.norm(a, a, torch.ones(7), 1e-6, False),
+        lambda: program.norm((a[0], 4, 8), a, torch.ones(8), 1e-6, False),
+        lambda: program.scale((99, 0, 8), a, 2.0),
+        lambda: program.attend(a, a, layer=0, heads=3, kv_heads=2, head_size=2, scale=1.0),
+        lambda: program.attend(a, a, layer=0, heads=2, kv_heads=1, head_size=2, scale=1.0, rotary=3),
+        lambda: program.logits(a, matrix),
+        lambda: program.matrix(torch.randn(6, 8), "int4"),
+        lambda: program.matrix(torch.randn(6, 8), "int8"),
+        lambda: program.matrix(torch.randn(8, 6).T),
+        lambda: program.gated_matrix(torch.randn(6, 8), torch.randn(5, 8)),
+        lambda: program.tokens_embedded(a, torch.randn(3, 8, dtype=torch.bfloat16)),
+        lambda: program.matrix_of(native.Program("bf16", KERNELS[0], native.Threads(1)), 0),
+        lambda: program.buffer(0),
+    ):
+        with pytest.raises(ValueError):
+            wrong()
+
+
+def test_bf16_needs_pairs_of_inputs():
+    program = native.Program("bf16", KERNELS[0], native.Threads(1))
+    with pytest.raises(ValueError, match="7 inputs; bf16 needs an even number"):
+        program.matrix(torch.randn(4, 7))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        Given([VOCABULARY], [0], [0], [(0, 1, 0, 0, None, None)]),
+        Given([-1], [0], [0], [(0, 1, 0, 0, None, None)]),
+        Given([1], [-1], [0], [(0, 1, 0, 0, None, None)]),
+        Given([1], [0], [256], [(0, 1, 0, 0, None, None)]),
+        Given([1], [0], [0], [(0, 1, 256, 0, None, None)]),
+        Given([1], [0], [0], [(0, 1, 1, -1, torch.tensor([0, 256]), None)]),
+        Given([1], [0], [0], [(0, 1, 1, -1, torch.tensor([0]), None)]),
+        Given([1], [0], [0], [(0, 1, 0, -1, None, None)]),
+        Given([1, 2], [0, 1], [0, 1], [(0, 1, 0, 0, None, None)]),
+        Given([1, 2], [0, 1], [0, 1], [(1, 1, 0, 0, None, None), (0, 1, 0, 0, None, None)]),
+        Given([1, 2], [0, 1], [0, 1], [(0, 2, 0, 0, None, torch.ones(1, 2, dtype=torch.bool))]),
+        Given([1], [0], [0], [(0, 1, 0, 0, None, None)], wanted=[1]),
+        Given([1], [0], [0], [(0, 1, 0, 0, None, None)], features=[9]),
+    ],
+)
+def test_orders_out_of_bounds(given):
+    with pytest.raises(ValueError):
+        native_decoder(KERNELS[0], "fp32").run(given)
+
+
+def test_a_refused_order_leaves_the_program_usable():
+    decoder = native_decoder(KERNELS[0], "fp32")
+    wanted, _ = decoder.run(text([1, 2, 3]))
+    with pytest.raises(ValueError):
+        decoder.run(Given([VOCABULARY], [0], [0], [(0, 1, 0, 0, None, None)]))
+    assert torch.equal(decoder.run(text([1, 2, 3]))[0], wanted)

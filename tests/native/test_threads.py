@@ -1,0 +1,56 @@
+"""The pool under load: programs from several Python threads, a fork, many short runs."""
+
+import os
+import threading
+
+import foredraft_native as native
+import torch
+from small_decoder import DTYPES, KERNELS, Sizes, SmallDecoder, text
+
+TOKENS = list(range(1, 40))
+
+
+def decoders(count: int, threads: int) -> list[SmallDecoder]:
+    pool = native.Threads(threads)
+    return [
+        SmallDecoder(native.Program("bf16", KERNELS[0], pool), native.Cache, DTYPES["bf16"], Sizes(seed=seed))
+        for seed in range(count)
+    ]
+
+
+def test_programs_of_several_python_threads_share_a_pool():
+    several = decoders(4, threads=3)
+    wanted = [decoder.run(text(TOKENS))[0] for decoder in several]
+    faults = []
+
+    def work(decoder: SmallDecoder, logits: torch.Tensor) -> None:
+        for _ in range(50):
+            if not torch.equal(decoder.run(text(TOKENS))[0], logits):
+                faults.append(decoder)
+
+    workers = [threading.Thread(target=work, args=pair) for pair in zip(several, wanted, strict=True)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert not faults
+
+
+def test_many_short_runs_on_more_threads_than_cores():
+    [decoder] = decoders(1, threads=4 * (os.cpu_count() or 1))
+    wanted, _ = decoder.run(text(TOKENS[:2]))
+    assert all(torch.equal(decoder.run(text(TOKENS[:2]))[0], wanted) for _ in range(300))
+
+
+def test_a_fork_goes_on_without_the_other_threads():
+    [decoder] = decoders(1, threads=2)
+    wanted, _ = decoder.run(text(TOKENS))
+    child = os.fork()
+    if child == 0:
+        same = torch.equal(decoder.run(text(TOKENS))[0], wanted)
+        os._exit(0 if same else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_the_bandwidth_of_memory_is_measured():
+    assert native.read_bandwidth(native.Threads(2), 1 << 20) > 1e8
