@@ -33,33 +33,44 @@ struct Seen {
     Sight sight{};
 };
 
+// Whether a row sees another one of its segment.
 bool sees(const Segment &segment, int row, int other, const std::int64_t *positions, int window) {
     const bool there = segment.ancestors ? segment.ancestors[std::size_t(row) * segment.rows + other] : other <= row;
     return there && (window == 0 || positions[row] - positions[other] < window);
 }
 
+// Lanes of causal rows: a key is seen by all lanes from its own row on.
+void look_back(const Tile &tile, int repeat, std::uint16_t *own, int rows) {
+    const unsigned all = (1u << tile.lanes) - 1;
+    for (int other = 0; other < rows; other++) {
+        const int before = std::clamp(other * repeat - tile.first, 0, LANES);
+        own[other] = std::uint16_t(all & ~((1u << before) - 1));
+    }
+}
+
+void look_around(const Tile &tile, int repeat, const std::int64_t *positions, int window, std::uint16_t *own, int rows) {
+    std::fill(own, own + rows, 0);
+    for (int lane = 0; lane < tile.lanes; lane++)
+        for (int other = 0; other < rows; other++)
+            if (sees(*tile.segment, (tile.first + lane) / repeat, other, positions, window)) own[other] |= std::uint16_t(1u << lane);
+}
+
 void look(const Tile &tile, int repeat, const std::int64_t *positions, int window, std::uint16_t *own, Seen &seen) {
     const Segment &segment = *tile.segment;
-    std::fill(own, own + segment.rows, 0);
-    int last = 0;
-    std::int64_t least = segment.context;
-    for (int lane = 0; lane < tile.lanes; lane++) {
-        const int row = (tile.first + lane) / repeat;
+    const int last_row = (tile.first + tile.lanes - 1) / repeat;
+    int rows = segment.ancestors ? segment.rows : last_row + 1;
+    if (!segment.ancestors && !window) look_back(tile, repeat, own, rows);
+    else look_around(tile, repeat, positions, window, own, rows);
+    while (rows > 0 && own[rows - 1] == 0) rows--;
+    seen.start = window ? segment.context : 0;
+    for (int lane = 0; lane < tile.lanes && window; lane++) {
         // The context's keys stand right before the segment's first row.
-        const std::int64_t here = segment.context + positions[row] - positions[0];
-        if (window) seen.from[lane] = std::clamp<std::int64_t>(here - window + 1, 0, segment.context);
-        least = std::min(least, seen.from[lane]);
-        const int stop = segment.ancestors ? segment.rows : row + 1;
-        for (int other = 0; other < stop; other++)
-            if (sees(segment, row, other, positions, window)) {
-                own[other] |= std::uint16_t(1u << lane);
-                last = std::max(last, other + 1);
-            }
+        const std::int64_t here = segment.context + positions[(tile.first + lane) / repeat] - positions[0];
+        seen.from[lane] = std::clamp<std::int64_t>(here - window + 1, 0, segment.context);
+        seen.start = std::min(seen.start, seen.from[lane]);
     }
-    seen.start = least;
-    seen.stop = segment.context + last;
-    const std::int64_t most = *std::max_element(seen.from, seen.from + LANES);
-    seen.sight = {segment.context, seen.from, most, own};
+    seen.stop = segment.context + rows;
+    seen.sight = {segment.context, seen.from, *std::max_element(seen.from, seen.from + LANES), own};
 }
 
 template <class T> SlotRows<T> slot_rows(const Segment &segment, const void *base, int heads, int size, int group) {

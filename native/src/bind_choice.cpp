@@ -1,6 +1,5 @@
 // The functions of choice.hpp for Python: tensors in, lists out, since a few tokens leave fastest as a list.
 #include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -9,6 +8,7 @@
 #include <stdexcept>
 
 #include "choice.hpp"
+#include "tensor.hpp"
 
 namespace nb = nanobind;
 
@@ -22,89 +22,28 @@ void require(bool holds, const char *message) {
     if (!holds) refuse(message);
 }
 
-// ------------------------------------------------------------------------------------------------------- tensors
-
-// The table of C functions that DLPack has a library hang on its tensor type (DLPack 1.2, torch from 2.10 on). Only its
-// way to look into a tensor is used: a tenth of a microsecond, where an exchange of ownership takes two.
-struct ExchangeTable {
-    struct {
-        std::uint32_t major, minor;
-    } version;
-    ExchangeTable *older;
-    void *allocate, *take, *give;
-    int (*look)(void *tensor, nb::dlpack::dltensor *out);
-    void *stream;
-};
-
-const ExchangeTable *exchange_table(nb::handle tensor) {
-    static PyTypeObject *known = nullptr;
-    static const ExchangeTable *table = nullptr;
-    if (Py_TYPE(tensor.ptr()) == known) return table;
-    const nb::object capsule = nb::getattr(tensor.type(), "__dlpack_c_exchange_api__", nb::none());
-    if (!PyCapsule_IsValid(capsule.ptr(), "dlpack_exchange_api")) return nullptr;
-    table = static_cast<const ExchangeTable *>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
-    while (table && table->version.major > 1) table = table->older;
-    if (table && !table->look) table = nullptr;
-    known = Py_TYPE(tensor.ptr());
-    Py_INCREF(known);  // for good, or another type could come to lie where it was
-    return table;
-}
-
-const nb::dlpack::dtype BF16 = {std::uint8_t(nb::dlpack::dtype_code::Bfloat), 16, 1};
-const nb::dlpack::dtype FP32 = {std::uint8_t(nb::dlpack::dtype_code::Float), 32, 1};
-const nb::dlpack::dtype INT64 = {std::uint8_t(nb::dlpack::dtype_code::Int), 64, 1};
-
-// A tensor of one or two dimensions on the CPU whose last one lies side by side.
+// A tensor of one or two dimensions whose last one lies side by side.
 struct View {
-    char *data;
-    nb::dlpack::dtype dtype;
+    Tensor tensor;
     std::int64_t rows, width, stride;  // one row where it has one dimension; the stride in bytes
-    nb::object owner;
 
-    const void *row(std::int64_t index) const { return data + index * stride; }
+    char *row(std::int64_t index) const { return tensor.data() + index * stride; }
 };
 
-View viewed(const nb::dlpack::dltensor &tensor, int dimensions, nb::object owner) {
-    require(tensor.device.device_type == nb::device::cpu::value, "a tensor is not on the CPU");
-    require(tensor.ndim == dimensions, dimensions == 1 ? "a tensor must be [N]" : "a tensor must be [R, V]");
-    const int last = dimensions - 1;
-    const std::int64_t width = tensor.shape[last], bytes = tensor.dtype.bits / 8;
-    require(!tensor.strides || width < 2 || tensor.strides[last] == 1, "the numbers of a row must lie side by side");
-    const std::int64_t rows = dimensions == 1 ? 1 : tensor.shape[0];
-    const std::int64_t stride = dimensions == 1 || !tensor.strides ? width : tensor.strides[0];
-    return {static_cast<char *>(tensor.data) + tensor.byte_offset, tensor.dtype, rows, width, stride * bytes, owner};
+View look_at(nb::handle object, int dimensions, bool written = false) {
+    Tensor tensor;
+    if (!tensor.read(object, written)) throw nb::type_error("a tensor or an array on the CPU is needed");
+    require(int(tensor.ndim()) == dimensions, dimensions == 1 ? "a tensor must be [N]" : "a tensor must be [R, V]");
+    const int last = dimensions - 1, bytes = tensor.dtype().bits / 8;
+    const std::int64_t width = tensor.shape(last);
+    require(width < 2 || tensor.stride(last) == 1, "the numbers of a row must lie side by side");
+    const std::int64_t rows = dimensions == 1 ? 1 : tensor.shape(0);
+    return {tensor, rows, width, (dimensions == 1 ? width : tensor.stride(0)) * bytes};
 }
 
-template <class Array> View exchanged(nb::handle tensor, int dimensions) {
-    Array array;
-    if (!nb::try_cast<Array>(tensor, array)) throw nb::type_error("a tensor or an array is needed");
-    std::vector<std::int64_t> shape, strides;
-    for (std::size_t i = 0; i < array.ndim(); i++) {
-        shape.push_back(array.shape(i));
-        strides.push_back(array.stride(i));
-    }
-    nb::dlpack::dltensor plain;
-    plain.data = const_cast<void *>(static_cast<const void *>(array.data()));
-    plain.device = {array.device_type(), array.device_id()};
-    plain.ndim = int(array.ndim());
-    plain.dtype = array.dtype();
-    plain.shape = shape.data();
-    plain.strides = strides.data();
-    return viewed(plain, dimensions, nb::borrow(tensor));
-}
-
-View look_at(nb::handle tensor, int dimensions, bool written = false) {
-    if (const ExchangeTable *table = exchange_table(tensor)) {
-        nb::dlpack::dltensor plain;
-        if (table->look(tensor.ptr(), &plain)) throw nb::python_error();
-        return viewed(plain, dimensions, nb::borrow(tensor));
-    }
-    return written ? exchanged<nb::ndarray<>>(tensor, dimensions) : exchanged<nb::ndarray<nb::ro>>(tensor, dimensions);
-}
-
-View look_at(nb::handle tensor, int dimensions, nb::dlpack::dtype dtype, const char *message, bool written = false) {
-    const View view = look_at(tensor, dimensions, written);
-    require(view.dtype == dtype, message);
+View look_at(nb::handle object, int dimensions, Tensor::Type dtype, const char *message, bool written = false) {
+    const View view = look_at(object, dimensions, written);
+    require(view.tensor.dtype() == dtype, message);
     return view;
 }
 
@@ -118,11 +57,11 @@ struct Logits {
 
     void add(nb::handle tensor) {
         const View part = look_at(tensor, 2);
-        require(part.dtype == BF16 || part.dtype == FP32, "logits must be bfloat16 or float32");
+        require(part.tensor.dtype() == BF16 || part.tensor.dtype() == FP32, "logits must be bfloat16 or float32");
         require(part.width > 0 && part.width < std::int64_t(1) << 32, "logits have no columns, or too many");
         require(parts.empty() || part.width == width, "logits must all have one width");
         width = part.width;
-        for (std::int64_t i = 0; i < part.rows; i++) rows.push_back({part.row(i), width, part.dtype == BF16});
+        for (std::int64_t i = 0; i < part.rows; i++) rows.push_back({part.row(i), width, part.tensor.dtype() == BF16});
         parts.push_back(part);
     }
 
@@ -191,8 +130,8 @@ void gumbel_rows(nb::handle keys, nb::handle out, int threads, const std::string
     require(from.width == to.rows, "every row needs a key");
     const ChoiceKernels &kernels = kernels_called(name);
     for_rows(to.rows, to.width, threads, [&](std::int64_t i) {
-        const std::int64_t key = static_cast<const std::int64_t *>(from.row(0))[i];
-        kernels.gumbel_row(std::uint64_t(key), to.width, reinterpret_cast<float *>(to.data + i * to.stride));
+        const std::int64_t key = reinterpret_cast<const std::int64_t *>(from.row(0))[i];
+        kernels.gumbel_row(std::uint64_t(key), to.width, reinterpret_cast<float *>(to.row(i)));
     });
 }
 
@@ -201,9 +140,9 @@ void gumbel_pairs(nb::handle keys, nb::handle tokens, nb::handle out, const std:
     const View of = look_at(tokens, 1, INT64, "tokens must be int64");
     const View to = look_at(out, 1, FP32, "noise must be float32", true);
     require(from.width == to.width && of.width == to.width, "keys, tokens and noise must be equally many");
-    kernels_called(name).gumbel_pairs(static_cast<const std::int64_t *>(from.row(0)),
-                                      static_cast<const std::int64_t *>(of.row(0)), to.width,
-                                      reinterpret_cast<float *>(to.data));
+    kernels_called(name).gumbel_pairs(reinterpret_cast<const std::int64_t *>(from.row(0)),
+                                      reinterpret_cast<const std::int64_t *>(of.row(0)), to.width,
+                                      reinterpret_cast<float *>(to.row(0)));
 }
 
 std::vector<std::int64_t> position_keys(const std::vector<std::uint64_t> &seed_keys,

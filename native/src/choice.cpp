@@ -15,14 +15,15 @@
 #pragma GCC optimize("fp-contract=off")
 #endif
 
-// What holds a loop over numbers is inlined into functions that are compiled for one instruction set each, at the end of
-// this file. The loops are elementwise and of fixed length, so that compilers make vectors of any width of them.
+// What holds a loop over numbers is inlined into functions that are compiled for one instruction set each, at the end
+// of this file. The loops are elementwise and of fixed length, so that compilers make vectors of any width of them.
 #define EVERYWHERE [[gnu::always_inline]] inline
 
 namespace foredraft {
 namespace {
 
 const std::int64_t BLOCK = 128;  // tokens looked at together
+const float INFINITE = std::numeric_limits<float>::infinity();
 
 template <class To, class From> EVERYWHERE To bits_as(From value) {
     static_assert(sizeof(To) == sizeof(From), "the same bits");
@@ -99,11 +100,11 @@ EVERYWHERE void gumbel_pairs_body(const std::int64_t *keys, const std::int64_t *
 template <class T> struct Order;
 template <> struct Order<bf16> {
     typedef std::int16_t Rank;
-    static constexpr Rank INFINITE = 0x7F80, NOT_A_NUMBER = 0x7FFF;
+    static constexpr Rank INFINITY_RANK = 0x7F80, NAN_RANK = 0x7FFF;
 };
 template <> struct Order<float> {
     typedef std::int32_t Rank;
-    static constexpr Rank INFINITE = 0x7F800000, NOT_A_NUMBER = 0x7FFFFFFF;
+    static constexpr Rank INFINITY_RANK = 0x7F800000, NAN_RANK = 0x7FFFFFFF;
 };
 template <class T> using Rank = typename Order<T>::Rank;
 
@@ -115,8 +116,8 @@ template <class T> EVERYWHERE Rank<T> rank_of(T value) {
     const Rank<T> size = Rank<T>(bits & std::numeric_limits<Rank<T>>::max());
     const Rank<T> sign = all_bits_if_negative(bits);
     const Rank<T> rank = Rank<T>((size ^ sign) - sign);
-    const Rank<T> odd = all_bits_if_negative(Rank<T>(Order<T>::INFINITE - size));
-    return Rank<T>((rank | odd) & (Order<T>::NOT_A_NUMBER | ~odd));
+    const Rank<T> odd = all_bits_if_negative(Rank<T>(Order<T>::INFINITY_RANK - size));
+    return Rank<T>((rank | odd) & (Order<T>::NAN_RANK | ~odd));
 }
 
 template <class T> EVERYWHERE T of_rank(Rank<T> rank) {
@@ -138,7 +139,7 @@ template <class T> EVERYWHERE void cut(const LogitRow &logits, Blocks<T> &blocks
     blocks.count = (logits.width + BLOCK - 1) / BLOCK;
     const std::int64_t first = (blocks.count - 1) * BLOCK;
     for (std::int64_t i = 0; i < BLOCK; i++)
-        blocks.last[i] = first + i < blocks.width ? blocks.row[first + i] : of_rank<T>(-Order<T>::INFINITE);
+        blocks.last[i] = first + i < blocks.width ? blocks.row[first + i] : of_rank<T>(-Order<T>::INFINITY_RANK);
 }
 
 template <class T> EVERYWHERE const T *block(const Blocks<T> &blocks, std::int64_t number) {
@@ -186,7 +187,7 @@ template <class T> EVERYWHERE std::int64_t likeliest_body(const LogitRow &row) {
 struct Draw {
     float divisor;
     std::uint64_t key;
-    float value = -std::numeric_limits<float>::infinity();
+    float value = -INFINITE;
     std::int64_t token = 0;
 };
 
@@ -211,8 +212,9 @@ const float MOST_NOISE = 37;  // it is below 53 log 2
 
 // What a token's logit + divisor * (bound of its noise) must reach for it to win or tie.
 //
-// All in single precision that leads there, here and in the value itself, is off by less than the margin: of each term,
-// the largest of which is the bound, 151 log 2 at most before it is reduced, fewer than 16 roundings of 2^-24.
+// Single precision, in that sum and in the value that the winner is chosen by, is off by a few times 2^-24 of the
+// largest number on the way: a logit, which is about as far from 0 as the highest or the best value when it matters, or
+// the bound's first term, 151 log 2. The margin is 32 times 2^-24 of about their sum.
 EVERYWHERE float bar_of(const Draw &draw, float highest) {
     const double scaled = double(draw.value) * draw.divisor;
     const double margin = 0x1p-19 * (std::fabs(highest) + std::fabs(scaled) + 128.0 * draw.divisor);
@@ -223,7 +225,8 @@ EVERYWHERE float bar_of(const Draw &draw, float highest) {
 //
 // Noise is -log(-log u) < -log(1 - u). Of 1 - u the upper 24 bits are taken, which are below it, and for its binary
 // logarithm the bits of that float as a number, which are below it too: log2(1 + m) > m.
-template <class T> EVERYWHERE bool reaches(const Draw &draw, const T *block, std::int64_t first, float bar, float *reach) {
+template <class T>
+EVERYWHERE bool reaches(const Draw &draw, const T *block, std::int64_t first, float bar, float *reach) {
     std::int32_t left[BLOCK];
     for (std::int64_t i = 0; i < BLOCK; i++)
         left[i] = std::int32_t(~nearly_mixed(counter(draw.key, first + i)) >> 40);
@@ -270,10 +273,10 @@ template <class T> EVERYWHERE std::int64_t drawn_body(const LogitRow &row, float
     find_peaks(blocks, peaks);
     const std::int64_t where = std::max_element(peaks.begin(), peaks.end()) - peaks.begin();
     const std::int64_t likeliest = first_of(blocks, where, peaks[where]);
-    if (peaks[where] == Order<T>::NOT_A_NUMBER) return likeliest;
+    const float highest = widened(of_rank<T>(peaks[where]));
+    if (!(highest > -INFINITE) && divisor < INFINITE) return likeliest;  // NaN, or nothing but -infinity
     Draw draw = {divisor, key};
     consider(draw, value_of(draw, blocks, likeliest), likeliest);
-    const float highest = widened(of_rank<T>(peaks[where]));
     if (!usual(draw, highest)) return drawn_slowly(draw, blocks);
     float bar = bar_of(draw, highest);
     for (std::int64_t number = 0; number < blocks.count; number++) {
@@ -360,7 +363,7 @@ template <class T> EVERYWHERE double log_sum_exp_body(const LogitRow &row) {
     for (std::int64_t number = 0; number < blocks.count; number++)
         peak = std::max(peak, peak_of(block(blocks, number)));
     const float highest = widened(of_rank<T>(peak));
-    if (!(std::fabs(highest) < std::numeric_limits<float>::infinity())) return highest;
+    if (!(std::fabs(highest) < INFINITE)) return highest;
     double sum = 0;
     for (std::int64_t number = 0; number < blocks.count; number++) {
         const T *own = block(blocks, number);
@@ -372,7 +375,7 @@ template <class T> EVERYWHERE double log_sum_exp_body(const LogitRow &row) {
     return double(highest) + natural_log(sum);
 }
 
-// ------------------------------------------------------------------------------------------------------- instruction sets
+// ------------------------------------------------------------------------------------------------- instruction sets
 
 #define CHOICE_KERNELS(NAME, LABEL, RUNS_HERE, TARGET)                                                                 \
     namespace NAME {                                                                                                   \

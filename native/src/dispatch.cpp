@@ -29,7 +29,7 @@ const KernelSet *find_kernels(const char *name) {
 }
 
 void pack_query(const bf16 *query, int lane, int size, bf16 *packed) {
-    for (int i = 0; i < size; i++) packed[(i / 2 * LANES + lane) * 2 + i % 2] = query[i];
+    for (int i = 0; i < size; i += 2) std::memcpy(packed + (i / 2 * LANES + lane) * 2, query + i, 2 * sizeof(bf16));
 }
 
 void pack_query(const float *query, int lane, int size, float *packed) {

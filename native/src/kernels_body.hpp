@@ -10,7 +10,7 @@
 #include <limits>
 
 #include "kernels.hpp"
-#if PAIRS
+#if WIDTH == 16
 #include <immintrin.h>
 #endif
 
@@ -35,8 +35,12 @@ ALWAYS_INLINE Vec larger(Vec a, Vec b) { return choose(a > b, a, b); }
 
 ALWAYS_INLINE Vec wide(const float *p) { return load<Vec>(p); }
 ALWAYS_INLINE Vec wide(const bf16 *p) {
+#if WIDTH == 16  // which GCC 12 does in two halves
+    return (Vec)_mm512_slli_epi32(_mm512_cvtepu16_epi32(load<__m256i>(p)), 16);
+#else
     typedef std::uint16_t Half __attribute__((vector_size(WIDTH * 2)));
     return (Vec)(__builtin_convertvector(load<Half>(p), Bits) << 16);
+#endif
 }
 ALWAYS_INLINE void narrow_to(float *p, Vec v) { store(p, v); }
 ALWAYS_INLINE void narrow_to(bf16 *p, Vec v) {
@@ -397,13 +401,27 @@ template <class T, int R> void score_block(const T *const *keys, int steps, cons
 }
 
 const int KEY_ROWS = WIDTH == 16 ? 12 : WIDTH == 8 ? 6 : 2;  // keys of a register block
+const int ROWS_AHEAD = 48;  // keys or values asked for before they are needed: they lie far apart
+
+// Ask the memory for rows `from` to `stop`.
+template <class T> ALWAYS_INLINE void ask(const SlotRows<T> &rows, std::int64_t from, std::int64_t stop, int size) {
+    for (; from < stop; from++) {
+        const char *row = (const char *)rows.row(from);
+        for (std::size_t byte = 0; byte < size * sizeof(T); byte += 64) __builtin_prefetch(row + byte, 0, 3);
+    }
+}
+
+ALWAYS_INLINE std::int64_t lesser(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 
 template <class T>
 void scores(SlotRows<T> keys, std::int64_t start, std::int64_t count, int size, const T *queries, float *out) {
     const int steps = size / Step<T>::inputs;
+    const std::int64_t stop = start + count;
     const T *rows[KEY_ROWS];
     std::int64_t i = 0;
+    ask(keys, start, lesser(stop, start + ROWS_AHEAD), size);
     for (; i + KEY_ROWS <= count; i += KEY_ROWS) {
+        ask(keys, lesser(stop, start + i + ROWS_AHEAD), lesser(stop, start + i + ROWS_AHEAD + KEY_ROWS), size);
         for (int r = 0; r < KEY_ROWS; r++) rows[r] = keys.row(start + i + r);
         score_block<T, KEY_ROWS>(rows, steps, queries, out + i * LANES);
     }
@@ -449,16 +467,21 @@ void weights(float *scores, std::int64_t start, std::int64_t count, float scale,
     }
 }
 
-// L lanes and C vectors of values, from `column` on.
-template <class T, int L, int C>
+// L lanes and C vectors of values, from `column` on; the last vector may be cut short.
+template <class T, int L, int C, bool Cut>
 void mix_block(const float *weights, std::int64_t start, std::int64_t count, SlotRows<T> values, int column, int size,
                const float *sums, T *const *out) {
     Vec total[L][C] = {};
     for (std::int64_t i = 0; i < count; i++) {
         const T *value = values.row(start + i);
+        if (i + ROWS_AHEAD < count) {
+            const char *later = (const char *)(values.row(start + i + ROWS_AHEAD) + column);
+            for (int line = 0; line * 64 < C * WIDTH * int(sizeof(T)); line++) __builtin_prefetch(later + line * 64, 0, 3);
+        }
         Vec numbers[C];
 #pragma GCC unroll 4
-        for (int c = 0; c < C; c++) numbers[c] = part(value, column + c * WIDTH, size);
+        for (int c = 0; c < C; c++)
+            numbers[c] = Cut ? part(value, column + c * WIDTH, size) : wide(value + column + c * WIDTH);
 #pragma GCC unroll 8
         for (int lane = 0; lane < L; lane++)
 #pragma GCC unroll 4
@@ -468,25 +491,21 @@ void mix_block(const float *weights, std::int64_t start, std::int64_t count, Slo
         for (int c = 0; c < C; c++) {
             alignas(64) T rest[WIDTH];
             narrow_to(rest, total[lane][c] / all(sums[lane]));
-            int here = size - column - c * WIDTH;
-            if (here > 0) std::memcpy(out[lane] + column + c * WIDTH, rest, (here < WIDTH ? here : WIDTH) * sizeof(T));
+            const int here = Cut ? size - column - c * WIDTH : WIDTH;
+            std::memcpy(out[lane] + column + c * WIDTH, rest, here * sizeof(T));
         }
 }
 
-template <class T, int C>
+template <class T, int C, bool Cut>
 void mix_lanes(const float *weights, std::int64_t start, std::int64_t count, SlotRows<T> values, int column, int size,
                int lanes, const float *sums, T *const *out) {
-    const int most = WIDTH == 16 ? 6 : WIDTH == 8 ? 2 : 2;
-    while (lanes > 0) {
-        int part = lanes < most ? lanes : most;
-        if (part >= 6) mix_block<T, (most >= 6 ? 6 : 1), C>(weights, start, count, values, column, size, sums, out), part = 6;
-        else if (part >= 4) mix_block<T, (most >= 4 ? 4 : 1), C>(weights, start, count, values, column, size, sums, out), part = 4;
-        else if (part >= 2) mix_block<T, 2, C>(weights, start, count, values, column, size, sums, out), part = 2;
-        else mix_block<T, 1, C>(weights, start, count, values, column, size, sums, out);
-        lanes -= part;
-        weights += part;
-        sums += part;
-        out += part;
+    const int most = WIDTH == 16 ? 6 : 2;  // lanes of a register block
+    for (int done; lanes > 0; lanes -= done, weights += done, sums += done, out += done) {
+        done = lanes >= 6 && most >= 6 ? 6 : lanes >= 4 && most >= 4 ? 4 : lanes >= 2 ? 2 : 1;
+        if (done == 6) mix_block<T, most, C, Cut>(weights, start, count, values, column, size, sums, out);
+        else if (done == 4) mix_block<T, (most >= 4 ? 4 : 1), C, Cut>(weights, start, count, values, column, size, sums, out);
+        else if (done == 2) mix_block<T, 2, C, Cut>(weights, start, count, values, column, size, sums, out);
+        else mix_block<T, 1, C, Cut>(weights, start, count, values, column, size, sums, out);
     }
 }
 
@@ -495,9 +514,10 @@ void mix(const float *weights, std::int64_t start, std::int64_t count, SlotRows<
          const float *sums, T *const *out) {
     int column = 0;
     for (; column + 4 * WIDTH <= size; column += 4 * WIDTH)
-        mix_lanes<T, 4>(weights, start, count, values, column, size, lanes, sums, out);
-    for (; column < size; column += WIDTH)
-        mix_lanes<T, 1>(weights, start, count, values, column, size, lanes, sums, out);
+        mix_lanes<T, 4, false>(weights, start, count, values, column, size, lanes, sums, out);
+    for (; column + WIDTH <= size; column += WIDTH)
+        mix_lanes<T, 1, false>(weights, start, count, values, column, size, lanes, sums, out);
+    if (column < size) mix_lanes<T, 1, true>(weights, start, count, values, column, size, lanes, sums, out);
 }
 
 template <class T> Kernels<T> kernels() {

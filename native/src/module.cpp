@@ -1,6 +1,5 @@
 // What Python sees. Tensors cross as DLPack or buffers; the interpreter lock is released while a program runs.
 #include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
@@ -13,6 +12,7 @@
 #include "bandwidth.hpp"
 #include "chain.hpp"
 #include "program.hpp"
+#include "tensor.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -23,42 +23,35 @@ namespace foredraft {
 
 namespace {
 
-using Array = nb::ndarray<nb::device::cpu>;
+using Array = Tensor;
 using Columns = std::tuple<int, int, int>;
 
-bool is_narrow(const Array &array) { return array.dtype() == nb::dlpack::dtype{std::uint8_t(nb::dlpack::dtype_code::Bfloat), 16, 1}; }
-bool is_wide(const Array &array) { return array.dtype() == nb::dtype<float>(); }
+bool is_narrow(const Array &array) { return array.dtype() == BF16; }
+bool is_wide(const Array &array) { return array.dtype() == FP32; }
 
 void require(bool holds, const std::string &what) {
     if (!holds) throw nb::value_error(what.c_str());
 }
 
-bool contiguous(const Array &array) {
-    std::int64_t expected = 1;
-    for (std::size_t i = array.ndim(); i-- > 0; expected *= array.shape(i))
-        if (array.shape(i) > 1 && array.stride(i) != expected) return false;
-    return true;
-}
-
 // The data of an array of numbers of the program's type, or of the `Number`s.
 void *numbers(const Array &array, bool narrow, const char *name) {
     require(narrow ? is_narrow(array) : is_wide(array), std::string(name) + " must be of the program's type");
-    require(contiguous(array), std::string(name) + " must be contiguous");
+    require(array.contiguous(), std::string(name) + " must be contiguous");
     return array.data();
 }
 
-template <class Number> const Number *indices(const Array &array, std::size_t least, const char *name) {
-    require(array.dtype() == nb::dtype<Number>() && array.ndim() == 1 && contiguous(array) && array.size() >= least,
+const std::int64_t *indices(const Array &array, std::size_t least, const char *name) {
+    require(array.dtype() == INT64 && array.ndim() == 1 && array.contiguous() && array.size() >= least,
             std::string(name) + " must be a row of int64, long enough");
-    return static_cast<const Number *>(array.data());
+    return reinterpret_cast<const std::int64_t *>(array.data());
 }
 
 float number_at(const Array &array, std::size_t at) {
-    return is_narrow(array) ? widened(static_cast<const bf16 *>(array.data())[at]) : static_cast<const float *>(array.data())[at];
+    return is_narrow(array) ? widened(reinterpret_cast<const bf16 *>(array.data())[at]) : reinterpret_cast<const float *>(array.data())[at];
 }
 
 void require_weight(const Array &array, std::size_t dims, const char *name) {
-    require((is_narrow(array) || is_wide(array)) && array.ndim() == dims && contiguous(array),
+    require((is_narrow(array) || is_wide(array)) && array.ndim() == dims && array.contiguous(),
             std::string(name) + " must be a contiguous bf16 or fp32 tensor of " + std::to_string(dims) + " dimensions");
 }
 
@@ -130,15 +123,15 @@ Segment segment_of(nb::handle entry, std::vector<Array> &alive) {
                     nb::cast<std::int64_t>(parts[3]), nullptr, nullptr};
     if (!parts[4].is_none()) {
         alive.push_back(nb::cast<Array>(parts[4]));
-        segment.list = indices<std::int64_t>(alive.back(), std::size_t(segment.context + segment.rows), "slots");
+        segment.list = indices(alive.back(), std::size_t(segment.context + segment.rows), "slots");
     } else require(segment.first >= 0, "a segment needs the first slot of its keys, or their slots");
     if (!parts[5].is_none()) {
         alive.push_back(nb::cast<Array>(parts[5]));
         const Array &mask = alive.back();
-        require(mask.dtype() == nb::dtype<bool>() && contiguous(mask) && mask.ndim() == 2 &&
+        require(mask.dtype() == nb::dtype<bool>() && mask.contiguous() && mask.ndim() == 2 &&
                     int(mask.shape(0)) == segment.rows && int(mask.shape(1)) == segment.rows,
                 "ancestors must be bool, [rows, rows]");
-        segment.ancestors = static_cast<const std::uint8_t *>(mask.data());
+        segment.ancestors = reinterpret_cast<const std::uint8_t *>(mask.data());
     }
     return segment;
 }
@@ -157,11 +150,11 @@ void run(Program &program, const Cache *cache, const Array &tokens, const Array 
     const std::size_t rows = tokens.size();
     order.cache = cache;
     order.rows = int(rows);
-    order.tokens = indices<std::int64_t>(tokens, rows, "tokens");
-    order.positions = indices<std::int64_t>(positions, rows, "positions");
-    order.write = indices<std::int64_t>(write, rows, "write");
+    order.tokens = indices(tokens, rows, "tokens");
+    order.positions = indices(positions, rows, "positions");
+    order.write = indices(write, rows, "write");
     order.wanted = int(logit_rows.size());
-    order.wanted_rows = indices<std::int64_t>(logit_rows, 0, "logit_rows");
+    order.wanted_rows = indices(logit_rows, 0, "logit_rows");
     for (int i = 0; i < order.wanted; i++)
         require(order.wanted_rows[i] >= 0 && order.wanted_rows[i] < order.rows, "a wanted row is not in the pack");
     for (int i = 0; i < order.rows; i++) require(order.positions[i] >= 0, "a position is negative");
@@ -209,7 +202,7 @@ Chain chain_of(nb::handle context, int depth, std::int64_t position, const std::
                 divisor, keys, {}, {}};
     if (!parts[2].is_none()) {
         alive.push_back(nb::cast<Array>(parts[2]));
-        chain.list = indices<std::int64_t>(alive.back(), std::size_t(chain.context + depth - 1), "slots");
+        chain.list = indices(alive.back(), std::size_t(chain.context + depth - 1), "slots");
     } else require(chain.first >= 0, "a chain needs the first slot of its keys, or their slots");
     return chain;
 }
@@ -232,7 +225,7 @@ nb::tuple draft_chain(PyProgram &self, const Cache *cache, const Array &logits, 
         order.hidden = numbers(*hidden, self.program->narrow(), "hidden");
         order.hidden_width = int(hidden->shape(1));
     }
-    if (ids) order.ids = indices<std::int64_t>(*ids, order.columns, "ids");
+    if (ids) order.ids = indices(*ids, order.columns, "ids");
     order.width = width;
     order.skipped = skip;
     std::vector<Array> alive;
@@ -373,8 +366,8 @@ NB_MODULE(_native, m) {
             run(*p.program, cache, tokens, positions, write, segments, logit_rows, features, feature_outs, logits, inputs,
                 output, skip);
         }, "cache"_a.none(), "tokens"_a, "positions"_a, "write"_a, "segments"_a, "logit_rows"_a,
-           "features"_a = std::vector<int>(), "feature_outs"_a = std::vector<Array>(), "logits"_a = nb::none(),
-           "inputs"_a = std::vector<Array>(), "output"_a = nb::none(), "skip"_a = std::vector<int>());
+           "features"_a = std::vector<int>(), "feature_outs"_a = nb::tuple(), "logits"_a = nb::none(),
+           "inputs"_a = nb::tuple(), "output"_a = nb::none(), "skip"_a = std::vector<int>());
 }
 
 }  // namespace foredraft

@@ -35,7 +35,7 @@ template <class T> struct Run {
 
 // Run `body(row)` for each row, `width` numbers each, in chunks that are worth being taken.
 template <class Body> void share_rows(Crew &crew, int rows, int width, const Body &body) {
-    const int least = 8192, chunk = std::max(1, least / std::max(1, width));
+    const int least = 2048, chunk = std::max(1, least / std::max(1, width));
     crew.share((rows + chunk - 1) / chunk, [&](int number) {
         for (int row = number * chunk; row < std::min(rows, (number + 1) * chunk); row++) body(row);
     });

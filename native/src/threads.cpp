@@ -1,6 +1,7 @@
 #include "threads.hpp"
 
 #include <cassert>
+#include <cstdint>
 
 namespace foredraft {
 
@@ -19,29 +20,34 @@ inline void pause() {
 
 }  // namespace
 
+Crew::Crew(Threads &threads, int number) : threads_(threads), number_(number), count_(threads.count()) {}
+
 bool Crew::enter(int chunks) {
     assert(phase_ < threads_.room_);
     phase_++;
     return chunks > 0;
 }
 
-int Crew::claim(int chunks) {
-    auto &phase = threads_.phases_[phase_ - 1];
-    if (phase.next.load(std::memory_order_relaxed) >= chunks) return -1;
-    int chunk = phase.next.fetch_add(1, std::memory_order_relaxed);
-    return chunk < chunks ? chunk : -1;
+// The next chunk of the run that `owner` began with, -1 when there is none.
+int Crew::claim(int chunks, int owner) {
+    const int first = int(std::int64_t(chunks) * owner / count_), last = int(std::int64_t(chunks) * (owner + 1) / count_);
+    auto &given = threads_.given(phase_ - 1, owner).value;
+    if (first + given.load(std::memory_order_relaxed) >= last) return -1;
+    const int chunk = first + given.fetch_add(1, std::memory_order_relaxed);
+    return chunk < last ? chunk : -1;
 }
 
-void Crew::finish(int chunks) {
-    auto &phase = threads_.phases_[phase_ - 1];
-    if (phase.done.fetch_add(1, std::memory_order_seq_cst) + 1 < chunks) return;
+void Crew::finish(int chunks, int taken) {
+    if (taken == 0) return;
+    auto &done = threads_.done(phase_ - 1).value;
+    if (done.fetch_add(taken, std::memory_order_seq_cst) + taken < chunks) return;
     if (threads_.sleepers_.load(std::memory_order_seq_cst) == 0) return;
     std::lock_guard<std::mutex> lock(threads_.sleep_mutex_);
     threads_.woken_.notify_all();
 }
 
 void Crew::wait(int chunks) {
-    auto &done = threads_.phases_[phase_ - 1].done;
+    auto &done = threads_.done(phase_ - 1).value;
     for (int spin = 0; spin < SPINS; spin++) {
         if (done.load(std::memory_order_acquire) >= chunks) return;
         pause();
@@ -70,15 +76,7 @@ void Threads::run(std::size_t phases, const std::function<void(Crew &)> &job) {
     std::lock_guard<std::mutex> one(one_job_);
     {
         std::lock_guard<std::mutex> lock(mutex_);
-        if (phases > room_) {
-            phases_ = std::make_unique<Phase[]>(phases);
-            room_ = phases;
-        } else {
-            for (std::size_t i = 0; i < phases; i++) {
-                phases_[i].next.store(0, std::memory_order_relaxed);
-                phases_[i].done.store(0, std::memory_order_relaxed);
-            }
-        }
+        clear(phases);
         job_ = &job;
         jobs_.fetch_add(1);
     }
@@ -94,6 +92,15 @@ void Threads::run(std::size_t phases, const std::function<void(Crew &)> &job) {
     }
     lock.lock();
     end_.wait(lock, [&] { return inside_.load() == 0; });
+}
+
+void Threads::clear(std::size_t phases) {
+    if (phases > room_) {
+        counters_ = std::make_unique<Counter[]>(phases * (count_ + 1));
+        room_ = phases;
+        return;
+    }
+    for (std::size_t i = 0; i < phases * (count_ + 1); i++) counters_[i].value.store(0, std::memory_order_relaxed);
 }
 
 void Threads::serve(int number) {

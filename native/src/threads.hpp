@@ -1,7 +1,8 @@
 // A small thread pool whose work is a list of phases, each of them a number of chunks that anybody may take.
 //
 // A phase is over when all its chunks are done, not when all threads have come: a thread that a busy neighbour keeps from
-// running delays nobody but for the chunk it holds. Waiting threads spin for some microseconds, then sleep.
+// running delays nobody but for the chunk it holds. Each thread begins with a run of chunks of its own, so that it reads
+// memory from front to back, then helps others with theirs. Waiting threads spin for some microseconds, then sleep.
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -19,28 +20,28 @@ class Threads;
 // What one thread sees of a job: its number, and the phases in the order every thread walks through them.
 class Crew {
   public:
-    Crew(Threads &threads, int number) : threads_(threads), number_(number) {}
+    Crew(Threads &threads, int number);
 
     int number() const { return number_; }
 
     // Run `body(chunk)` for each of `chunks`, together with the other threads; all are done when it returns.
     template <class Body> void share(int chunks, const Body &body) {
         if (!enter(chunks)) return;
-        for (int chunk; (chunk = claim(chunks)) >= 0;) {
-            body(chunk);
-            finish(chunks);
-        }
+        int taken = 0;
+        for (int turn = 0; turn < count_; turn++)
+            for (int chunk; (chunk = claim(chunks, (number_ + turn) % count_)) >= 0; taken++) body(chunk);
+        finish(chunks, taken);
         wait(chunks);
     }
 
   private:
     bool enter(int chunks);
-    int claim(int chunks);
-    void finish(int chunks);
+    int claim(int chunks, int owner);
+    void finish(int chunks, int taken);
     void wait(int chunks);
 
     Threads &threads_;
-    int number_;
+    int number_, count_;
     std::size_t phase_ = 0;
 };
 
@@ -58,17 +59,21 @@ class Threads {
 
   private:
     friend class Crew;
-    struct alignas(64) Phase {
-        std::atomic<int> next{0};
-        std::atomic<int> done{0};
+    struct alignas(64) Counter {
+        std::atomic<int> value{0};
     };
+
+    // How many chunks of a phase are done, then how many each thread's own run has given away.
+    Counter &done(std::size_t phase) { return counters_[phase * (count_ + 1)]; }
+    Counter &given(std::size_t phase, int owner) { return counters_[phase * (count_ + 1) + 1 + owner]; }
+    void clear(std::size_t phases);
 
     void serve(int number);
 
     int count_;
     std::vector<std::thread> workers_;
-    std::unique_ptr<Phase[]> phases_;
-    std::size_t room_ = 0;
+    std::unique_ptr<Counter[]> counters_;
+    std::size_t room_ = 0;  // phases
 
     std::mutex one_job_;
     std::mutex mutex_;

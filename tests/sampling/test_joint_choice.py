@@ -8,6 +8,7 @@ from foredraft.core.vocabulary import Vocabulary
 from foredraft.sampling.joint_choice import drawn_together, greedy_together, noise_together
 from foredraft.sampling.request_sampler import RequestSampler
 
+pytestmark = pytest.mark.usefixtures("way")
 WIDTH = 300
 VOCABULARY = Vocabulary(rows=WIDTH, size=WIDTH, eos_token_ids=())
 
@@ -42,6 +43,25 @@ def test_drawn_tokens(temperatures, dtype):
     together = drawn_together(made[0], rows, depths)
     for tokens, one, own, places in zip(together, made[1], rows, depths, strict=True):
         assert tokens == one.draw(one.scores(own, [[]] * len(own)), places)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_noise_that_drafters_have_asked_for_changes_nothing(temperature):
+    fresh, asked = ([one for one, *_ in requests(temperature=temperature)] for _ in range(2))
+    rows, depths = [logits for _, logits, _ in requests()], [own for *_, own in requests()]
+    for one, logits, own in zip(asked, rows, depths, strict=True):
+        one.noise_rows(own[:2], logits)
+    assert all(one.noise for one in asked)
+    assert drawn_together(asked, rows, depths) == drawn_together(fresh, rows, depths)
+    drawn = [one.draw(one.scores(own, [[]] * len(own)), at) for one, own, at in zip(asked, rows, depths, strict=True)]
+    assert drawn == drawn_together(fresh, rows, depths)
+
+
+def test_rows_of_a_type_that_native_code_does_not_read():
+    fresh, again = ([one for one, *_ in requests()] for _ in range(2))
+    rows, depths = [logits.half() for _, logits, _ in requests()], [own for *_, own in requests()]
+    assert drawn_together(fresh, rows, depths) == drawn_together(again, [own.float() for own in rows], depths)
+    assert greedy_together(rows) == greedy_together([own.float() for own in rows])
 
 
 def test_noise_is_computed_once_a_position_and_kept():

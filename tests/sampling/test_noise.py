@@ -4,9 +4,12 @@ from itertools import pairwise
 
 import pytest
 import torch
+from hashes_for_tests import key_of, unmixed
 
 from foredraft.sampling import noise
 from foredraft.sampling.noise import gumbel, mixed, mixed_int, signed, uniform
+
+pytestmark = pytest.mark.usefixtures("way")
 
 
 def positions(*values):
@@ -53,6 +56,14 @@ def test_a_row_depends_on_its_position_alone(monkeypatch):
     assert torch.equal(gumbel(3, torch.arange(20), 257), whole)
 
 
+def test_keys_of_several_seeds_and_positions():
+    seeds, places = [0, 3, -5, 2**64 + 3, 2**70 - 1], [0, 1, 2**40, 1, 7]
+    keys = noise.position_keys(seeds, places)
+    assert keys == [noise.position_key(seed, place) for seed, place in zip(seeds, places, strict=True)]
+    assert keys == [noise.row_keys(seed, positions(place)).item() for seed, place in zip(seeds, places, strict=True)]
+    assert torch.equal(noise.gumbel_rows(torch.tensor(keys[1:2]), 9), gumbel(3, positions(1), 9))
+
+
 def test_single_pairs_have_the_noise_of_whole_rows():
     whole = gumbel(3, torch.arange(20), 257)
     rows, tokens = positions(19, 0, 7), positions(0, 256, 7)
@@ -73,10 +84,11 @@ def test_noise_is_finite_for_every_seed(seed):
     assert values.std().item() == pytest.approx(1.2825, abs=0.01)  # pi / sqrt(6)
 
 
-@pytest.mark.parametrize("bits", [0, -1])
-def test_the_extreme_hashes_give_finite_noise(monkeypatch, bits):
-    monkeypatch.setattr(noise, "mixed", lambda values: torch.full_like(values, bits))
-    assert gumbel(0, positions(0), 2).isfinite().all()
+@pytest.mark.parametrize(("bits", "value"), [(0, -3.6038), (noise.MASK, 36.7368)])
+def test_the_extreme_hashes_give_finite_noise(bits, value):
+    assert mixed_int(unmixed(bits)) == bits
+    rows = noise.gumbel_rows(torch.tensor([key_of(bits, 0), key_of(bits, 7)]), 8)
+    assert rows[[0, 1], [0, 7]].tolist() == pytest.approx([value, value], abs=1e-4)
 
 
 @pytest.mark.parametrize("seed", [0, 1, 123456789])

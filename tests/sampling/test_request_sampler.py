@@ -15,6 +15,7 @@ V = 24
 VOCABULARY = Vocabulary(rows=V, size=V - 2, eos_token_ids=(1,))
 unpadded = Vocabulary(rows=V, size=V, eos_token_ids=(1,))
 BAD_WORDS = [[4], [5, 6], [7, 7, 8]]
+pytestmark = pytest.mark.usefixtures("way")
 
 tokens = st.integers(0, V - 3)
 paths = st.lists(st.lists(tokens, max_size=5), min_size=1, max_size=6)

@@ -5,25 +5,38 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from foredraft.sampling.noise import gumbel_rows, position_key
+from foredraft.sampling.noise import choose, gumbel_rows, natively_chosen, position_keys
 from foredraft.sampling.request_sampler import RequestSampler
 
 
 def greedy_together(logits: Sequence[Tensor]) -> list[list[int]]:
     """The likeliest token of every row of each request's logits, [R, V] each."""
-    return split(stacked(logits).argmax(-1).tolist(), logits)
+    if natively_chosen(logits[0]):
+        return split(choose(list(logits)), [own.shape[0] for own in logits])
+    return split(stacked(logits).argmax(-1).tolist(), [own.shape[0] for own in logits])
 
 
 def drawn_together(
     samplers: Sequence[RequestSampler], logits: Sequence[Tensor], depths: Sequence[list[int]]
 ) -> list[list[int]]:
     """As each of `samplers`, all of them plain, would draw from its rows of raw logits, [R, V] each, at its depths."""
+    sizes = list(map(len, depths))
+    divisors = [sampler.divisor for sampler, size in zip(samplers, sizes, strict=True) for _ in range(size)]
+    divided = any(divisor != 1 for divisor in divisors)
+    if natively_chosen(logits[0]):
+        return split(choose(list(logits), divisors if divided else None, keys_together(samplers, depths)), sizes)
     rows = stacked(logits)
-    divisors = [sampler.divisor for sampler, own in zip(samplers, logits, strict=True) for _ in range(len(own))]
-    if any(divisor != 1 for divisor in divisors):
+    if divided:
         rows = rows / torch.tensor(divisors, device=rows.device)[:, None]
     noise = noise_together(samplers, depths, rows)
-    return split((rows + noise).argmax(-1).tolist(), logits)
+    return split((rows + noise).argmax(-1).tolist(), sizes)
+
+
+def keys_together(samplers: Sequence[RequestSampler], depths: Sequence[list[int]]) -> list[int]:
+    """What the noise of every row is made of."""
+    seeds = [sampler.seed for sampler, own in zip(samplers, depths, strict=True) for _ in own]
+    positions = [len(sampler.history) + depth for sampler, own in zip(samplers, depths, strict=True) for depth in own]
+    return position_keys(seeds, positions)
 
 
 def noise_together(samplers: Sequence[RequestSampler], depths: Sequence[list[int]], like: Tensor) -> Tensor:
@@ -33,7 +46,7 @@ def noise_together(samplers: Sequence[RequestSampler], depths: Sequence[list[int
     ]
     missing = {(id(s), position): (s, position) for s, position in places if position not in s.noise}
     if missing:
-        keys = [position_key(sampler.seed, position) for sampler, position in missing.values()]
+        keys = position_keys([s.seed for s, _ in missing.values()], [position for _, position in missing.values()])
         fresh = gumbel_rows(torch.tensor(keys, device=like.device), like.shape[-1])
         for (sampler, position), row in zip(missing.values(), fresh, strict=True):
             sampler.noise[position] = row
@@ -47,6 +60,6 @@ def stacked(logits: Sequence[Tensor]) -> Tensor:
     return (torch.cat(list(logits)) if len(logits) > 1 else logits[0]).float()
 
 
-def split(tokens: list[int], logits: Sequence[Tensor]) -> list[list[int]]:
+def split(tokens: list[int], sizes: list[int]) -> list[list[int]]:
     rest = iter(tokens)
-    return [[next(rest) for _ in range(len(own))] for own in logits]
+    return [[next(rest) for _ in range(size)] for size in sizes]

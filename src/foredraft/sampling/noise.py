@@ -4,8 +4,11 @@ Every value is a hash of its coordinates. Nothing is drawn from a stateful gener
 later replay see the same noise for the same seed, position and token.
 """
 
+import os
+from collections.abc import Sequence
 from functools import lru_cache
 from hashlib import blake2b
+from types import ModuleType
 
 import torch
 from torch import Tensor
@@ -22,6 +25,21 @@ UNIT_BITS = 52
 UNIT = 2.0**-UNIT_BITS
 # Rows are hashed in pieces this large so that the working set stays in the second-level cache.
 CHUNK = 1 << 17
+
+
+def native_module() -> ModuleType | None:
+    """The native extension, which has the same noise at a fraction of the time; none where it cannot be used."""
+    if os.environ.get("FOREDRAFT_NATIVE", "").lower() == "off":
+        return None
+    try:
+        import foredraft_native
+    except ImportError:
+        return None
+    return foredraft_native if hasattr(foredraft_native, "gumbel_rows") else None
+
+
+native = native_module()
+NATIVE_LOGITS = (torch.bfloat16, torch.float32)
 
 
 def gumbel(seed: int, positions: Tensor, width: int) -> Tensor:
@@ -43,15 +61,25 @@ def gumbel(seed: int, positions: Tensor, width: int) -> Tensor:
 
 
 def gumbel_rows(keys: Tensor, width: int) -> Tensor:
-    """`gumbel` of several seeds: `keys` [R] int64 from `position_key`; float32 [R, width]."""
+    """`gumbel` of several seeds: `keys` [R] int64 from `position_keys`; float32 [R, width]."""
+    if native and keys.is_cpu:
+        noise = torch.empty(len(keys), width, dtype=torch.float32)
+        native.gumbel_rows(keys.contiguous(), noise)
+        return noise
     steps = torch.arange(width, device=keys.device) * signed(INCREMENT)  # [V]
     pieces = keys[:, None].split(max(1, CHUNK // width))
     rows = [noise_of(mixed(piece + steps)) for piece in pieces]
     return rows[0] if len(rows) == 1 else torch.cat(rows)
 
 
+def position_keys(seeds: Sequence[int], positions: Sequence[int]) -> list[int]:
+    """What the noise of each position is hashed from, as signed 64-bit ints."""
+    if native:
+        return native.position_keys(list(map(seed_key, seeds)), positions)
+    return [position_key(seed, position) for seed, position in zip(seeds, positions, strict=True)]
+
+
 def position_key(seed: int, position: int) -> int:
-    """What a position's noise is hashed from, as a signed 64-bit int."""
     return signed(mixed_int(position * INCREMENT + seed_key(seed)))
 
 
@@ -62,7 +90,12 @@ def seed_key(seed: int) -> int:
 
 def gumbel_at(seed: int, positions: Tensor, tokens: Tensor) -> Tensor:
     """`gumbel` of single pairs: the noise of `tokens[i]` at `positions[i]`, float32 [N], bit for bit the same."""
-    return noise_of(mixed(row_keys(seed, positions) + tokens * signed(INCREMENT)))
+    keys = row_keys(seed, positions)
+    if native and keys.is_cpu:
+        noise = torch.empty(len(keys), dtype=torch.float32)
+        native.gumbel_pairs(keys.contiguous(), tokens.contiguous(), noise)
+        return noise
+    return noise_of(mixed(keys + tokens * signed(INCREMENT)))
 
 
 def row_keys(seed: int, positions: Tensor) -> Tensor:
@@ -73,6 +106,26 @@ def noise_of(hashed: Tensor) -> Tensor:
     """Standard Gumbel values of 64-bit hashes."""
     units = shifted(hashed, BITS - UNIT_BITS).double().add_(0.5).mul_(UNIT)  # strictly inside (0, 1)
     return units.log_().neg_().log_().neg_().float()
+
+
+def natively_chosen(logits: Tensor) -> bool:
+    """Whether `choose` can read these rows, [R, V]."""
+    return native is not None and logits.is_cpu and logits.dtype in NATIVE_LOGITS and logits.stride(-1) == 1
+
+
+def choose(
+    logits: Tensor | list[Tensor], divisors: list[float] | None = None, keys: list[int] | None = None
+) -> list[int]:
+    """The argmax of each row of `logits / divisor + noise`, as float32, or without keys of the logits.
+
+    The noise is `gumbel_rows(keys)`, but is worked out only for the few tokens that might win.
+
+    Args:
+        logits: [R, V], or several that are read one after another.
+        divisors: One for each row; 1 without.
+        keys: From `position_keys`, one for each row.
+    """
+    return native.choose(logits, divisors, keys)
 
 
 def uniform(seed: int, position: int, stream: str, index: int) -> float:

@@ -9,7 +9,7 @@ from foredraft.core.outcome import TokenLogprobs
 from foredraft.core.sampling_params import SamplingParams
 from foredraft.core.vocabulary import Vocabulary
 from foredraft.sampling.grammar_state import GrammarState
-from foredraft.sampling.noise import gumbel, gumbel_at, uniform
+from foredraft.sampling.noise import choose, gumbel_at, gumbel_rows, natively_chosen, position_keys, uniform
 from foredraft.sampling.processors import make_processors
 from foredraft.sampling.tree_rows import TreeRows
 
@@ -113,12 +113,19 @@ class RequestSampler:
         positions = [len(self.history) + depth for depth in depths]
         missing = sorted(set(positions) - self.noise.keys())
         if missing:
-            fresh = gumbel(self.seed, torch.tensor(missing, device=scores.device), scores.shape[-1])
+            keys = torch.tensor(self.keys(missing), device=scores.device)
+            fresh = gumbel_rows(keys, scores.shape[-1])
             self.noise.update(zip(missing, fresh, strict=True))
         return torch.stack([self.noise[position] for position in positions])
 
+    def keys(self, positions: list[int]) -> list[int]:
+        """What the noise of each position is made of."""
+        return position_keys([self.seed] * len(positions), positions)
+
     def draw(self, scores: Tensor, depths: list[int]) -> list[int]:
         """The token each row's position takes, [R]; ties go to the lowest id."""
+        if natively_chosen(scores):
+            return choose(scores, keys=None if self.greedy else self.keys([len(self.history) + d for d in depths]))
         return self.perturbed(scores, depths).argmax(-1).tolist()
 
     def law(self, scores: Tensor) -> Tensor:
