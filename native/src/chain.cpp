@@ -17,7 +17,7 @@ class Chooser {
 
     void choose(Chain &chain, const void *row) {
         const LogitRow logits{row, count_, narrow_};
-        if (chain.keys.empty()) return take(chain, logits, kernels_.likeliest(logits));
+        if (chain.keys.empty() && chain.divisor == 1) return take(chain, logits, kernels_.likeliest(logits));
         perturb(chain, row);
         const LogitRow values{values_.data(), count_, false};
         take(chain, values, kernels_.likeliest(values));
@@ -28,17 +28,20 @@ class Chooser {
         return narrow_ ? widened(static_cast<const bf16 *>(row)[column]) : static_cast<const float *>(row)[column];
     }
 
-    // Logits under the noise of the position their token would take.
+    // Logits over the divisor, under the noise of the position their token would take where there is any.
     void perturb(const Chain &chain, const void *row) {
-        const std::int64_t key = chain.keys[chain.tokens.size()];
-        values_.resize(count_);
+        values_.assign(count_, 0.0f);
+        if (!chain.keys.empty()) add_noise(chain.keys[chain.tokens.size()]);
+        for (int i = 0; i < count_; i++) values_[i] = logit(row, i) / chain.divisor + values_[i];
+    }
+
+    void add_noise(std::int64_t key) {
         if (order_.ids) {
             keys_.assign(count_, key);
             kernels_.gumbel_pairs(keys_.data(), order_.ids, count_, values_.data());
         } else {
             kernels_.gumbel_row(std::uint64_t(key), count_, values_.data());
         }
-        for (int i = 0; i < count_; i++) values_[i] = logit(row, i) / chain.divisor + values_[i];
     }
 
     void take(Chain &chain, const LogitRow &values, std::int64_t best) const {

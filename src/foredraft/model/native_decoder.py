@@ -28,13 +28,14 @@ class NativeDecoder:
 
     Attributes:
         line: Kernels, threads and weights, for people.
+        head_matrix: Number of the vocabulary head among the program's matrices, for programs that borrow it.
         layers: The layers' indices.
         shares: What each sublayer reads of the weights.
         weight_bytes: What weights in another format than the module's take; 0 for the same format.
     """
 
-    def __init__(self, program: Any, parts: ModelParts, runtime: Runtime, weights: str = SAME):
-        self.program, self.runtime = program, runtime
+    def __init__(self, program: Any, parts: ModelParts, runtime: Runtime, head_matrix: int, weights: str = SAME):
+        self.program, self.runtime, self.head_matrix = program, runtime, head_matrix
         self.dtype = parts.embedding.weight.dtype
         self.width, self.vocabulary = parts.embedding.embedding_dim, parts.head.out_features
         self.layers, self.shares = range(len(parts.layers)), shares_of(parts)
@@ -120,11 +121,11 @@ def native_decoder_of(
     dtype = parts.embedding.weight.dtype
     try:
         program = runtime.program(DTYPES[dtype])
-        ProgramBuilder(program, parts, weights=weights, release=release).build()
+        head = ProgramBuilder(program, parts, weights=weights, release=release).build()
     except BUILD_ERRORS as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise NotCovered(f"native kernels refuse {type(module).__name__}: {reason}") from None
-    decoder = NativeDecoder(program, parts, runtime, weights)
+    decoder = NativeDecoder(program, parts, runtime, head, weights)
     if release:
         module.lm_head = NativeHead(decoder)
     return decoder

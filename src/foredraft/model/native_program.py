@@ -74,7 +74,8 @@ class ProgramBuilder:
     def buffer(self, width: int) -> View:
         return (self.program.buffer(width), 0, width)
 
-    def build(self) -> None:
+    def build(self) -> int:
+        """Write everything down; which matrix is the vocabulary head."""
         program, parts, sections = self.program, self.parts, Sections(len(self.parts.layers))
         rotations = {kind: program.rotary(*rotation) for kind, rotation in parts.rotations.items()}
         program.section(sections.embedding)
@@ -92,9 +93,9 @@ class ProgramBuilder:
             self.leave(layer.mlp.down, inner, layer.behind_mlp)
         program.section(ALWAYS)
         program.keep(len(parts.layers), self.hidden)
-        self.finish(sections)
+        return self.finish(sections)
 
-    def finish(self, sections: Sections) -> None:
+    def finish(self, sections: Sections) -> int:
         """Logits of the wanted rows; the head alone has no bound: in transformers the bound is no part of the head."""
         program, norm = self.program, self.parts.norm
         head = self.matrix([self.parts.head])
@@ -106,6 +107,7 @@ class ProgramBuilder:
         program.section(sections.head)
         program.input(self.last, 0)
         program.logits(self.last, head)
+        return head
 
     def entered(self, norm: NormPart | None) -> View:
         """Where a sublayer reads: the residual stream, normed where there is a norm."""
