@@ -10,6 +10,7 @@ from foredraft.drafters.feature_drafter import FeatureDrafter, feature_drafter, 
 from foredraft.heads.eagle import Eagle3Config, Eagle3Head, EagleConfig, EagleHead
 from foredraft.heads.layer import LayerSizes
 from foredraft.heads.mtp import MtpConfig, MtpHead
+from foredraft.heads.native_heads import native_or_torch
 from foredraft.heads.shared import Borrowed, vocabulary_maps
 from foredraft.model.slot_pool import SlotTable
 from foredraft.model.target import ModelTarget
@@ -65,7 +66,8 @@ LAYER_COUNT = {"eagle": 1, "eagle3": 2, "mtp": 1}
 
 
 def drafter_over(target: ModelTarget, config, kind: str, theta: float = THETA) -> FeatureDrafter:
-    head = make_head(kind, target.model.module, theta)
+    """Drafts on the target's path."""
+    head = native_or_torch(make_head(kind, target.model.module, theta), target.model.decoder)
     shapes = plain_shapes(sizes(theta), layers=LAYER_COUNT[kind])
     return feature_drafter(config, target, head, sizes(theta), shapes=shapes)
 

@@ -1,5 +1,6 @@
-"""A tiny random target, and heads for it whose weights are large enough to decide every guess."""
+"""A tiny random target on either path, and heads for it whose weights are large enough to decide every guess."""
 
+import pytest
 import torch
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -12,6 +13,8 @@ from foredraft.heads.shared import Borrowed
 from foredraft.model.attention import NAME
 from foredraft.model.capability import capability_of
 from foredraft.model.devices import CpuDevice
+from foredraft.model.native_decoder import native_decoder_of
+from foredraft.model.native_runtime import installed, runtime_for
 from foredraft.model.packed_model import PackedModel
 from foredraft.model.slot_pool import SlotPool
 from foredraft.model.target import ModelTarget
@@ -19,6 +22,18 @@ from foredraft.model.target import ModelTarget
 VOCABULARY, HIDDEN, LAYERS, CONTEXT = 61, 32, 3, 256
 THETA, EPS = 321.0, 1e-5
 PROMPTS = [[1, 2, 3], [7] * 9, list(range(40)), [5], [9, 9, 4, 11], list(range(20, 33)), [3, 1], [44] * 30]
+
+PATHS = [
+    "torch",
+    pytest.param("native", marks=pytest.mark.skipif(not installed(), reason="foredraft-native is not installed")),
+]
+
+
+def take_path(model: PackedModel, path: str) -> None:
+    """Run `model` in torch or on the native path; its module keeps its weights."""
+    if path == "native":
+        runtime = runtime_for("auto", torch.float32)
+        model.decoder = native_decoder_of(model.module, model.capability.windows, runtime)
 
 
 def target_module(attention: str) -> LlamaForCausalLM:
@@ -38,9 +53,10 @@ def target_module(attention: str) -> LlamaForCausalLM:
     return module.requires_grad_(False)
 
 
-def random_target(slots: int = 1024) -> ModelTarget:
+def random_target(slots: int = 1024, path: str = "torch") -> ModelTarget:
     module = target_module(NAME)
     model = PackedModel(module, capability_of(LlamaForCausalLM, module.config), torch.device("cpu"))
+    take_path(model, path)
     vocabulary = Vocabulary(rows=VOCABULARY, size=VOCABULARY)
     return ModelTarget("random", model, CpuDevice(), SlotPool(slots), None, vocabulary)
 

@@ -5,6 +5,7 @@ import torch
 from random_heads import (
     EPS,
     LAYERS,
+    PATHS,
     PROMPTS,
     THETA,
     dflash_head,
@@ -20,6 +21,8 @@ from foredraft.core.speculation_config import OFF
 from foredraft.drafters import dflash
 from foredraft.drafters.dflash import DFlashDrafter, dflash_drafter, make_dflash
 from foredraft.heads.dflash import DFlashHead
+from foredraft.heads.native_dflash import NativeDFlash
+from foredraft.heads.native_heads import native_or_torch
 from foredraft.model.devices import CpuDevice
 from foredraft.model.scripted_target import ScriptedTarget
 from foredraft.model.slot_pool import LayerGroup, SlotTable
@@ -78,11 +81,9 @@ def straight_line(w, config, twin, tokens):
 class CheckedDFlash(DFlashDrafter):
     """Compares all guesses with the network written out, run on the whole text."""
 
-    def __init__(self, *args):
-        super().__init__(*args)
-        self.twin = target_module("sdpa")
-        self.weights = {name: tensor.clone() for name, tensor in self.head.state_dict().items()}
-        self.checked = 0
+    def __init__(self, head, pool, layers, weights):
+        super().__init__(head, pool, layers)
+        self.twin, self.weights, self.checked = target_module("sdpa"), weights, 0
 
     def tree(self, task, logits):
         wanted = straight_line(self.weights, self.head.config, self.twin, task.request.tokens)
@@ -91,13 +92,16 @@ class CheckedDFlash(DFlashDrafter):
         return super().tree(task, logits)
 
 
-def engine_with(config, *, kind=CheckedDFlash, slots=1024, prepare=False, max_batch=8, **head):
-    target = random_target(slots)
+def engine_with(config, *, kind=CheckedDFlash, slots=1024, path="torch", max_batch=8, **head):
+    target = random_target(slots, path)
     network = dflash_head(target, block=BLOCK, **head)
-    drafter = dflash_drafter("dflash", network, target.pool, torch.float32)
-    drafter = kind(network, target.pool, drafter.layers)
-    if prepare:
+    weights = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    if path == "packed":
         CpuDevice().prepare(network)
+    network = native_or_torch(network, target.model.decoder)
+    assert isinstance(network, NativeDFlash) == (path == "native")
+    drafter = dflash_drafter("dflash", network, target.pool, torch.float32)
+    drafter = kind(network, target.pool, drafter.layers, weights)
     engine = Engine(target, max_batch=max_batch, speculation=OFF)
     engine.drafters[config.drafter_key] = drafter
     return engine, drafter
@@ -116,12 +120,13 @@ CONFIGS = {
 }
 
 
-@pytest.mark.parametrize("head", [{}, {"causal": True}, {"prepare": True}], ids=["block", "causal", "packed"])
+@pytest.mark.parametrize("path", [*PATHS, "packed"])
+@pytest.mark.parametrize("causal", [False, True], ids=["block", "causal"])
 @pytest.mark.parametrize("name", CONFIGS)
-def test_guesses_are_the_networks_own(name, head):
+def test_guesses_are_the_networks_own(name, causal, path):
     """Weights small enough that guesses stay near the mask, a token the texts are full of: some are accepted."""
     config = SpeculationConfig(method="dflash", **CONFIGS[name])
-    engine, drafter = engine_with(config, mask=51, scale=0.1, **head)
+    engine, drafter = engine_with(config, mask=51, scale=0.1, causal=causal, path=path)
     outputs = engine.generate(PROMPTS, GREEDY, config)
     assert [output.token_ids for output in outputs] == plain()
     assert drafter.checked > 100 and not drafter.filled
@@ -154,7 +159,7 @@ def test_what_others_drafted_is_caught_up(monkeypatch, rows):
     assert not drafter.filled and not drafter.features.known and not drafter.features.waiting
 
 
-class NeverAsked(DFlashDrafter):
+class NeverAsked(CheckedDFlash):
     def propose(self, tasks):
         return [DraftTree() for _ in tasks]
 
@@ -176,11 +181,12 @@ def test_prompts_longer_than_a_chunk(monkeypatch):
     assert [output.token_ids for output in outputs] == plain() and drafter.checked > 100
 
 
+@pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("name", ["chain", "tree"])
-def test_scattered_slots_change_nothing(name):
+def test_scattered_slots_change_nothing(name, path):
     """Every seventh slot is somebody else's: no text is one run, attention gathers, guesses stay the same."""
     config = SpeculationConfig(method="dflash", **CONFIGS[name])
-    engine, drafter = engine_with(config, mask=51, scale=0.1)
+    engine, drafter = engine_with(config, mask=51, scale=0.1, path=path)
     pool = engine.target.pool
     taken = SlotTable(tail=list(range(0, pool.size, 7)))
     pool.used[taken.tail] = True

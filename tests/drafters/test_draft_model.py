@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from random_heads import PATHS, take_path
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from foredraft import Engine, SamplingParams, SpeculationConfig
@@ -17,6 +18,7 @@ from foredraft.model.target import ModelTarget
 
 VOCABULARY = 61
 PROMPTS = [[1, 2, 3], [7] * 9, list(range(40)), [5]]
+PATH = "torch"
 
 
 def module(seed: int, hidden: int, attention: str) -> LlamaForCausalLM:
@@ -34,9 +36,18 @@ def module(seed: int, hidden: int, attention: str) -> LlamaForCausalLM:
     return LlamaForCausalLM._from_config(config, attn_implementation=attention).float().eval()
 
 
+@pytest.fixture(params=PATHS, autouse=True)
+def path(request, monkeypatch):
+    """Every model here takes it."""
+    monkeypatch.setitem(globals(), "PATH", request.param)
+    return request.param
+
+
 def packed(seed: int, hidden: int) -> PackedModel:
     loaded = module(seed, hidden, NAME)
-    return PackedModel(loaded, capability_of(LlamaForCausalLM, loaded.config), torch.device("cpu"))
+    model = PackedModel(loaded, capability_of(LlamaForCausalLM, loaded.config), torch.device("cpu"))
+    take_path(model, PATH)
+    return model
 
 
 def model_target() -> ModelTarget:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from feature_checks import HEADS, drafter_over, make_head
-from random_heads import PROMPTS, random_target
+from random_heads import PATHS, PROMPTS, random_target
 
 from foredraft import Engine, SamplingParams, SpeculationConfig
 from foredraft.checkpoints.head import HeadCheckpoint
@@ -30,11 +30,12 @@ def publish(kind: str, folder, **changes) -> str:
     return str(folder)
 
 
+@pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("tree_size", [0, 10])
 @pytest.mark.parametrize("kind", ["eagle", "eagle3"])
-def test_a_head_from_files_drafts_as_the_one_in_memory(kind, tree_size, tmp_path):
+def test_a_head_from_files_drafts_as_the_one_in_memory(kind, tree_size, path, tmp_path):
     assert kind in HEADS
-    target = random_target()
+    target = random_target(path=path)
     named = SpeculationConfig(method=kind, model=publish(kind, tmp_path), tree_size=tree_size)
     ours = replace(named, method="in memory", model=None)
     engine = Engine(target, max_batch=3, speculation=OFF)
@@ -43,6 +44,7 @@ def test_a_head_from_files_drafts_as_the_one_in_memory(kind, tree_size, tmp_path
     assert [o.token_ids for o in loaded] == [o.token_ids for o in plain]
     assert [o.statistics.accepted for o in loaded] == [o.statistics.accepted for o in held]
     assert sum(o.statistics.accepted for o in loaded) > 0
+    assert engine.drafter_for(named).head.path.startswith("native path" if path == "native" else "torch: its target")
     target.pool.check_integrity([])
 
 

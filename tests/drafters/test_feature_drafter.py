@@ -6,7 +6,7 @@ from itertools import count
 import pytest
 import torch
 from feature_checks import NEAR, WholeText, drafter_over, make_head, stored_by
-from random_heads import CONTEXT, PROMPTS, VOCABULARY, random_target
+from random_heads import CONTEXT, PATHS, PROMPTS, VOCABULARY, random_target
 from tree_paths import paths_of
 
 from foredraft import Engine, SamplingParams, SpeculationConfig
@@ -16,7 +16,8 @@ from foredraft.core.speculation_config import OFF
 from foredraft.core.static_tree import token_tree
 from foredraft.drafters import feature_drafter
 from foredraft.drafters.feature_drafter import FeatureDrafter
-from foredraft.drafters.marginal_draft import scattered
+from foredraft.drafters.level_ranking import scattered
+from foredraft.heads.native_feature_head import NativeFeatureHead
 from foredraft.verification.verifier import Rule, rules
 
 KINDS = ("eagle", "eagle3", "mtp")
@@ -114,8 +115,8 @@ def small_steps(monkeypatch):
     monkeypatch.setattr(feature_drafter, "CATCH_UP_ROWS", 6)
 
 
-def run(kind, config, drafter_of=drafter_over, prompts=PROMPTS[:4], sampling=None, max_batch=3, asked=1):
-    target = random_target()
+def run(kind, config, drafter_of=drafter_over, prompts=PROMPTS[:4], sampling=None, max_batch=3, asked=1, path="torch"):
+    target = random_target(path=path)
     engine = Engine(target, max_batch=max_batch, speculation=OFF)
     checks = Checks(drafter_of(target, config, kind), kind, config, asked)
     engine.drafters[config.drafter_key] = checks
@@ -129,18 +130,21 @@ CASES = [(kind, shape) for kind in KINDS for shape in ("chain", "tree", "fixed t
 CASES += [("eagle3", shape) for shape in ("one token", "wide tree", "narrow tree")]
 
 
+@pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize(("kind", "shape"), CASES)
-def test_drafts_and_caches_are_those_of_the_whole_text(kind, shape, accepting, small_steps):
-    _, checks = run(kind, SpeculationConfig(method="feature", **SHAPES[shape]))
+def test_drafts_and_caches_are_those_of_the_whole_text(kind, shape, accepting, small_steps, path):
+    _, checks = run(kind, SpeculationConfig(method="feature", **SHAPES[shape]), path=path)
+    assert isinstance(checks.drafter.head, NativeFeatureHead) == (path == "native") == bool(checks.drafter.loop)
     assert checks.drafts >= 8 and (checks.kept > 0) == (accepting != "none")
 
 
+@pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("asked", [2, 5])
 @pytest.mark.parametrize(("kind", "shape"), [("eagle", "tree"), ("eagle3", "chain"), ("mtp", "fixed tree")])
-def test_a_drafter_catches_up_what_others_drafted(kind, shape, asked, accepting, small_steps):
+def test_a_drafter_catches_up_what_others_drafted(kind, shape, asked, accepting, small_steps, path):
     """Whatever became of their drafts, and however long it was not asked."""
     config = SpeculationConfig(method="feature", **SHAPES[shape])
-    _, checks = run(kind, config, sampling=SamplingParams(max_new_tokens=24), asked=asked)
+    _, checks = run(kind, config, sampling=SamplingParams(max_new_tokens=24), asked=asked, path=path)
     assert checks.drafts >= 4
 
 
@@ -241,13 +245,9 @@ class StaleKeys(FeatureDrafter):
 class LateFeatures(FeatureDrafter):
     """Drafts from the features of the position before the last one known."""
 
-    def fused(self, rows):
-        rows = super().fused(rows)
-        self.late = iter([hidden[-2:][0] for _, hidden in rows])
-        return rows
-
-    def begin(self, task, last):
-        return super().begin(task, next(self.late))
+    def begin(self, rows):
+        *said, hidden = super().begin(rows)
+        return *said, torch.cat([hidden[:1], hidden[:-1]])
 
 
 WRONG = {

@@ -12,6 +12,7 @@ from foredraft.core.speculation_config import SpeculationConfig
 from foredraft.core.vocabulary import Vocabulary
 from foredraft.drafters.drafter import DraftTask
 from foredraft.drafters.growing_tree import GrowingTree
+from foredraft.drafters.level_ranking import grow, scattered
 from foredraft.drafters.ranked_tree import growing_tree
 from foredraft.model.slot_pool import SlotPool
 from foredraft.sampling.noise import gumbel
@@ -32,7 +33,8 @@ def logits_after(path: tuple[int, ...]) -> torch.Tensor:
     return 2 * torch.randn(V, generator=generator)
 
 
-def grown(params: dict, **speculation) -> GrowingTree:
+def begun(params: dict, **speculation) -> GrowingTree:
+    """A draft with nothing in it yet."""
     config = SpeculationConfig(num_speculative_tokens=DEPTH, **speculation)
     sampling = SamplingParams(**params)
     request = Request(prompt=PROMPT, params=sampling, speculation=config, seed=SEED)
@@ -42,7 +44,11 @@ def grown(params: dict, **speculation) -> GrowingTree:
     pool.keep(table, pool.take(table, len(PROMPT)))
     nodes = config.nodes if config.branches else DEPTH
     task = DraftTask(request=request, speculation=config, sampler=sampler, table=table, nodes=nodes, depth=DEPTH)
-    draft = growing_tree(task, pool, "drafter", len(PROMPT))
+    return growing_tree(task, pool, "drafter", len(PROMPT))
+
+
+def grown(params: dict, **speculation) -> GrowingTree:
+    draft = begun(params, **speculation)
     draft.extend(logits_after(())[None])
     while draft.frontier:
         draft.extend(torch.stack([logits_after(tuple(draft.path_tokens(node))) for node in draft.frontier]))
@@ -88,3 +94,27 @@ def test_a_certain_drafter_says_so():
     one.extend(only)
     one.expand([])
     assert one.finished().tokens == [2] and one.finished().chances == [1.0]
+
+
+@pytest.mark.parametrize("params", [GREEDY, SEEDED, {"temperature": 0.6}], ids=["greedy", "seeded", "cool"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_ranking_levels_together_grows_the_same_trees(shape, params):
+    """Two requests at once, whose logits are of a vocabulary of some of the target's tokens."""
+    ids = torch.tensor([0, 2, 3, 5, 6])
+    together, alone = ([begun(params, **SHAPES[shape]) for _ in range(2)] for _ in range(2))
+    assert all(draft.plain for draft in together)
+    going = together
+    while going:
+        rows = [logits_after(tuple(draft.path_tokens(node)))[ids] for draft in going for node in draft.parents]
+        grow(going, torch.stack(rows), ids)
+        going = [draft for draft in going if draft.frontier]
+    for draft in alone:
+        frontier = [-1]
+        while frontier:
+            rows = [logits_after(tuple(draft.path_tokens(node)))[ids] for node in draft.parents]
+            draft.extend(scattered(torch.stack(rows), ids, V))
+            frontier = draft.frontier
+    for one, other in zip(together, alone, strict=True):
+        got, wanted = one.finished(), other.finished()
+        assert (got.tokens, got.parents, got.slots) == (wanted.tokens, wanted.parents, wanted.slots)
+        assert got.chances == pytest.approx(wanted.chances, rel=1e-5) and one.ran == other.ran

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from random_heads import PROMPTS, VOCABULARY, hidden_states, medusa_heads, random_target, target_module
+from random_heads import PATHS, PROMPTS, VOCABULARY, hidden_states, medusa_heads, random_target, target_module
 from tree_paths import paths_of
 
 from foredraft import Engine, SamplingParams, SpeculationConfig
@@ -12,6 +12,8 @@ from foredraft.core.speculation_config import OFF
 from foredraft.core.static_tree import token_tree
 from foredraft.drafters.medusa import MedusaDrafter, make_medusa
 from foredraft.heads.medusa import MedusaConfig
+from foredraft.heads.native_heads import native_or_torch
+from foredraft.heads.native_medusa import NativeMedusa
 from foredraft.model.devices import CpuDevice
 from foredraft.model.features import FINAL_NORM
 from foredraft.model.scripted_target import ScriptedTarget
@@ -46,14 +48,16 @@ class CheckedMedusa(MedusaDrafter):
         return super().tree(task, logits)
 
 
-@pytest.mark.parametrize("packed", [False, True], ids=["plain", "packed"])
+@pytest.mark.parametrize("path", [*PATHS, "packed"])
 @pytest.mark.parametrize("layers", [1, 2])
-def test_guesses_are_the_heads_own(packed, layers):
+def test_guesses_are_the_heads_own(path, layers):
     config = SpeculationConfig(method="medusa", tree_size=12)
-    target, heads = random_target(), medusa_heads(layers=layers)
+    target, heads = random_target(path=path), medusa_heads(layers=layers)
     weights = {name: tensor.clone() for name, tensor in heads.state_dict().items()}
-    if packed:
+    if path == "packed":
         CpuDevice().prepare(heads)
+    heads = native_or_torch(heads, target.model.decoder)
+    assert isinstance(heads, NativeMedusa) == (path == "native")
     engine = Engine(target, max_batch=4, speculation=OFF)
     drafter = engine.drafters[config.drafter_key] = CheckedMedusa(heads, target_module("sdpa"), weights)
     outputs = engine.generate(PROMPTS, GREEDY, config)

@@ -13,8 +13,10 @@ from foredraft.core.vocabulary import Vocabulary
 from foredraft.drafters.mtp import make_mtp
 from foredraft.heads.foreign_layer import ForeignLayer
 from foredraft.heads.layer import HeadLayer
+from foredraft.heads.native_feature_head import NativeFeatureHead
 from foredraft.model.devices import CpuDevice
 from foredraft.model.loading import find_checkpoint
+from foredraft.model.native_runtime import installed
 from foredraft.model.packed_model import load_packed_model
 from foredraft.model.slot_pool import SlotPool
 from foredraft.model.target import ModelTarget
@@ -68,21 +70,23 @@ def publish(kind: str, folder) -> str:
     return str(folder)
 
 
-def loaded(folder: str) -> ModelTarget:
-    place = CpuDevice()
+def loaded(folder: str, native: str = "off") -> ModelTarget:
+    place = CpuDevice(native)
     model = load_packed_model(find_checkpoint(folder), torch.float32, place)
     vocabulary = Vocabulary(rows=VOCABULARY, size=VOCABULARY)
     return ModelTarget("target", model, place, SlotPool(1024), None, vocabulary, folder)
 
 
-@pytest.fixture(scope="module", params=TARGETS)
+@pytest.fixture(scope="module", params=[*((kind, "off") for kind in TARGETS), ("llama", "auto")], ids="-".join)
 def target(request, tmp_path_factory):
-    return request.param, loaded(publish(request.param, tmp_path_factory.mktemp(request.param)))
+    kind, native = request.param
+    own = NativeFeatureHead if native == "auto" and installed() else TARGETS[kind][1]
+    return own, loaded(publish(kind, tmp_path_factory.mktemp(kind)), native)
 
 
 @pytest.mark.parametrize("shape", [{}, {"tree_size": 10}, {"speculative_token_tree": "eagle_25", "tree_size": 30}])
 def test_the_module_of_a_target_drafts_for_it(target, shape):
-    kind, target = target
+    own, target = target
     engine = Engine(target, max_batch=3, speculation=OFF)
     config = SpeculationConfig(method="mtp", num_speculative_tokens=3, **shape)
     for sampling in (SamplingParams(max_new_tokens=16), SamplingParams(max_new_tokens=16, temperature=1.0, seed=3)):
@@ -92,7 +96,7 @@ def test_the_module_of_a_target_drafts_for_it(target, shape):
         assert sum(output.statistics.drafted for output in outputs) > 50
         target.pool.check_integrity([])
     drafter = engine.drafter_for(config)
-    assert type(drafter.head.layer) is TARGETS[kind][1] and not drafter.filled
+    assert own in (type(drafter.head), type(getattr(drafter.head, "layer", None))) and not drafter.filled
 
 
 def test_keys_and_values_may_differ_in_size(tmp_path):

@@ -1,4 +1,4 @@
-"""On the native path speculation changes no bit in bf16 either: drafted texts in company are those written plainly alone."""
+"""On the native path speculation changes no bit in bf16 either: drafted texts in company are plain ones alone."""
 
 import os
 

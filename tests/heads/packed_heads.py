@@ -4,8 +4,8 @@ import torch
 from torch import Tensor, nn
 
 from foredraft.core.plan_builder import Rows, build_plan
-from foredraft.drafters.packed_attend import PackedAttend
 from foredraft.heads.layer import LayerSizes
+from foredraft.heads.packed_attend import PackedAttend
 from foredraft.heads.shared import Borrowed
 from foredraft.model.slot_pool import LayerGroup, LayerShape
 
@@ -19,7 +19,7 @@ def sizes(**options) -> LayerSizes:
     """Heads whose sizes together are not the hidden size, and a base nobody has by default."""
     wide = {"hidden_size": HIDDEN, "intermediate_size": 56, "heads": 4, "kv_heads": 2, "head_dim": 12}
     rope = {"rope_type": "default", "rope_theta": 321.0}
-    return LayerSizes(**wide, rms_norm_eps=1e-5, rope=rope, **options)
+    return LayerSizes(**wide, rms_norm_eps=1e-5, **({"rope": rope} | options))
 
 
 def borrowed() -> Borrowed:

@@ -2,27 +2,15 @@
 
 import pytest
 import torch
-from packed_heads import HIDDEN, VOCABULARY, assert_drafts_like, borrowed, random_pairs, sizes, spread
+from head_variants import EAGLE, EAGLE3, WIDTH, eagle, eagle3
+from packed_heads import HIDDEN, VOCABULARY, assert_drafts_like, random_pairs, sizes
 from straight_line import Shape, after_attention, layer, rms
 
-from foredraft.heads.eagle import Eagle3Config, Eagle3Head, EagleConfig, EagleHead
+from foredraft.heads.eagle import Eagle3Head, EagleHead
 from foredraft.heads.shared import draft_ids, vocabulary_maps
 from foredraft.model.features import FINAL_NORM
 
 SHAPE = Shape(heads=4, kv_heads=2, head_dim=12, theta=321.0, eps=1e-5)
-WIDTH, REDUCED = 24, 18  # of a captured feature; of the draft vocabulary
-
-
-def eagle(**options) -> EagleHead:
-    shape = options.pop("sizes", None) or sizes()
-    return spread(EagleHead(EagleConfig(sizes=shape, vocabulary=VOCABULARY, **options), borrowed()))
-
-
-def eagle3(**options) -> Eagle3Head:
-    shape = options.pop("sizes", None) or sizes()
-    defaults = {"draft_vocabulary": VOCABULARY, "target_hidden_size": WIDTH, "feature_layers": (2, 4, 7)}
-    config = Eagle3Config(sizes=shape, vocabulary=VOCABULARY, **(defaults | options))
-    return spread(Eagle3Head(config, borrowed()))
 
 
 def straight_eagle(head: EagleHead, shape: Shape = SHAPE):
@@ -65,35 +53,6 @@ def straight_fusion(head: Eagle3Head, features: torch.Tensor) -> torch.Tensor:
         stretches = [rms(part, w[f"fc_norm.{i}.weight"], SHAPE.eps) for i, part in enumerate(stretches)]
         features = torch.cat(stretches, dim=1)
     return features @ w["fc.weight"].T
-
-
-EAGLE = {
-    "published": {},
-    "no bias": {"bias": False},
-    "two layers": {"layers": 2},
-    "biased attention": {"sizes": sizes(attention_bias=True)},
-    "head norms": {"sizes": sizes(head_norms=True)},
-}
-EAGLE3 = {
-    "published": {},
-    "norm before residual": {"norm_before_residual": True},
-    "fc norm": {"fc_norm": True},
-    "norm before fc": {"norm_before_fc": True},
-    "norm output": {"norm_output": True},
-    "3.1": {"fc_norm": True, "norm_output": True},
-    "reduced vocabulary": {"draft_vocabulary": REDUCED},
-    "own embedding": {"own_embedding": True},
-    "two layers": {"layers": 2},
-    "all at once": {
-        "layers": 2,
-        "norm_before_residual": True,
-        "fc_norm": True,
-        "norm_output": True,
-        "draft_vocabulary": REDUCED,
-        "own_embedding": True,
-        "sizes": sizes(attention_bias=True, head_norms=True),
-    },
-}
 
 
 @pytest.mark.parametrize("name", EAGLE)

@@ -2,24 +2,14 @@
 
 import pytest
 import torch
-from packed_heads import HIDDEN, VOCABULARY, assert_drafts_like, borrowed, random_pairs, sizes, spread
+from head_variants import MTP, mtp
+from packed_heads import HIDDEN, assert_drafts_like, random_pairs, sizes
 from straight_line import Shape, layer, rms
 
-from foredraft.heads.mtp import MtpConfig, MtpHead
+from foredraft.heads.mtp import MtpHead
 from foredraft.model.features import FINAL_NORM
 
 SHAPE = Shape(heads=4, kv_heads=2, head_dim=12, theta=321.0, eps=1e-5)
-VARIANTS = {
-    "borrows all": {},
-    "feeds the normed state": {"feed_normed": True},
-    "own head": {"own_head": True},
-    "own embedding": {"own_embedding": True},
-    "all its own": {"feed_normed": True, "own_head": True, "own_embedding": True},
-}
-
-
-def mtp(**options) -> MtpHead:
-    return spread(MtpHead(MtpConfig(sizes=sizes(), vocabulary=VOCABULARY, **options), borrowed()))
 
 
 def straight(head: MtpHead, shape: Shape = SHAPE):
@@ -37,9 +27,9 @@ def straight(head: MtpHead, shape: Shape = SHAPE):
     return run
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("name", MTP)
 def test_mtp_is_its_formula(name):
-    head = mtp(**VARIANTS[name])
+    head = mtp(**MTP[name])
     features, tokens = random_pairs(HIDDEN)
     assert head.fuse(features) is features and head.target_ids is None and head.feature_layers == (FINAL_NORM,)
     assert_drafts_like(head, sizes(), 1, features, tokens, straight(head))

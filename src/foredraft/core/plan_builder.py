@@ -1,7 +1,9 @@
 """Packs requests' rows into one `StepPlan`."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -45,13 +47,13 @@ def build_plan(requests: list[Rows], device: torch.device) -> StepPlan:
         slots += rows.slots
         wanted += range(len(tokens) - rows.logits, len(tokens))
         spans.append((rows, start))
-    all_positions = torch.tensor(positions, device=device)  # [T]
+    all_positions = integers(positions, device)  # [T]
     return StepPlan(
-        tokens=torch.tensor([tokens], device=device),
+        tokens=integers(tokens, device)[None],
         positions=all_positions[None],
         write=compact(slots, device),
         segments=[segment(rows, start, all_positions) for rows, start in spans],
-        logit_rows=torch.tensor(wanted, dtype=torch.int64, device=device),
+        logit_rows=integers(wanted, device),
     )
 
 
@@ -80,11 +82,12 @@ def segment(rows: Rows, start: int, positions: Tensor) -> Segment:
 def ancestor_mask(rows: Rows) -> Tensor:
     """Which rows each row sees: pending rows causally, nodes every pending row and their own ancestors, [R, R] bool."""
     count, pending = len(rows.tokens), rows.pending
-    mask = torch.eye(count, dtype=torch.bool)
-    mask[:pending, :pending] = mask[:pending, :pending].new_ones(pending, pending).tril()
-    for node, parent in enumerate(rows.parents):
-        mask[pending + node] |= mask[pending + parent]  # parent -1 is the root, the last pending row
-    return mask
+    mask = np.zeros((count, count), dtype=bool)
+    mask[:pending, :pending] = np.tri(pending, dtype=bool) if pending > 1 else True
+    for row, parent in enumerate(rows.parents, start=pending):
+        mask[row] = mask[pending + parent]  # parent -1 is the root, the last pending row
+        mask[row, row] = True
+    return torch.from_numpy(mask)
 
 
 def joined(rows: Rows, device: torch.device) -> Slots:
@@ -101,8 +104,13 @@ def compact(slots: list[int], device: torch.device) -> Slots:
     first = slots[0]
     if slots[-1] - first == len(slots) - 1 and slots == list(range(first, first + len(slots))):
         return slice(first, first + len(slots))
-    return torch.tensor(slots, device=device)
+    return integers(slots, device)
 
 
 def indices(slots: Slots, device: torch.device) -> Tensor:
     return torch.arange(slots.start, slots.stop, device=device) if isinstance(slots, slice) else slots.to(device)
+
+
+def integers(numbers: Sequence[int], device: torch.device) -> Tensor:
+    """int64 [N]; by way of numpy, which reads a list in a fraction of the time."""
+    return torch.from_numpy(np.array(numbers, dtype=np.int64)).to(device)

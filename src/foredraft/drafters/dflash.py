@@ -9,19 +9,19 @@ import torch
 from torch import Tensor
 
 from foredraft.core.draft_tree import DraftTree
-from foredraft.core.plan_builder import Rows, build_plan, compact
+from foredraft.core.plan_builder import Rows, build_plan, compact, integers
 from foredraft.core.request import Request
 from foredraft.core.speculation_config import SpeculationConfig
 from foredraft.core.static_tree import StaticTree, token_tree
-from foredraft.core.step_plan import StepPlan
+from foredraft.core.step_plan import Segment, StepPlan
 from foredraft.drafters.drafter import DrafterNeeds, DraftTask, Observation, register
 from foredraft.drafters.feature_store import FeatureStore
 from foredraft.drafters.learned import load_head
 from foredraft.drafters.marginal_draft import Marginals
 from foredraft.drafters.marginal_tree import best_first
-from foredraft.drafters.packed_attend import PackedAttend
 from foredraft.drafters.prefix_state import PrefixState
 from foredraft.heads.dflash import DFlashHead
+from foredraft.heads.native_dflash import NativeDFlash
 from foredraft.model.slot_pool import LayerGroup, LayerShape, SlotPool
 from foredraft.model.target import ModelTarget
 
@@ -32,15 +32,16 @@ class DFlashDrafter:
     """Drafts with a block network.
 
     Attributes:
-        head: The network.
+        head: The network, in torch or in the native extension.
         layers: Its keys and values in the target's pool.
+        everything: What the rows of a block see of each other, unless the head is causal: all.
         features: The target's features of positions whose context keys and values are still to be made.
         filled: Positions of each request that have them.
     """
 
     name = "dflash"
 
-    def __init__(self, head: DFlashHead, pool: SlotPool, layers: LayerGroup):
+    def __init__(self, head: DFlashHead | NativeDFlash, pool: SlotPool, layers: LayerGroup):
         self.head, self.pool, self.layers = head, pool, layers
         self.block = head.config.block_size
         self.needs = DrafterNeeds(
@@ -52,6 +53,7 @@ class DFlashDrafter:
             resumes=True,
             gapless=head.config.sizes.max_positions,
         )
+        self.everything = torch.ones(self.block, self.block, dtype=torch.bool, device=pool.device)
         self.features = FeatureStore()
         self.filled: dict[int, int] = {}
 
@@ -92,19 +94,17 @@ class DFlashDrafter:
     def guesses(self, tasks: list[DraftTask], blocks: list[list[int]]) -> list[Tensor]:
         """Logits of each task's guesses, [depth, V] each, from one forward of all blocks."""
         plan = self.plan(tasks, blocks)
-        attend = PackedAttend(plan, self.layers, self.head.config.sizes.head_dim**-0.5)
-        out = self.head(plan.tokens, plan.positions, attend)[0]
         depths = [min(task.depth, self.block - 1) for task in tasks]
         rows = [index * self.block + row for index, depth in enumerate(depths) for row in range(1, depth + 1)]
-        return list(self.head.logits(out[rows]).split(depths))
+        plan.logit_rows = integers(rows, self.pool.device)
+        return list(self.head.guess(plan, self.layers).split(depths))
 
     def plan(self, tasks: list[DraftTask], blocks: list[list[int]]) -> StepPlan:
         """All blocks packed; the root and every mask see the whole block unless the head is causal."""
         plan = build_plan([self.rows(task, slots) for task, slots in zip(tasks, blocks, strict=True)], self.pool.device)
         if not self.head.config.causal:
-            everything = torch.ones(self.block, self.block, dtype=torch.bool, device=self.pool.device)
             for segment in plan.segments:
-                segment.ancestors = everything
+                segment.ancestors = self.everything
         return plan
 
     def rows(self, task: DraftTask, slots: list[int]) -> Rows:
@@ -152,16 +152,20 @@ class DFlashDrafter:
 
     def store(self, features: Tensor, positions: list[int], slots: list[int]) -> None:
         """Context keys and values of features [rows, layers x width], into the slots of their positions."""
-        places, rows = compact(slots, self.pool.device), torch.tensor([positions], device=self.pool.device)
-        for layer, (key, value) in enumerate(self.head.context(self.head.fuse(features)[None], rows)):
-            self.layers.write(layer, places, key[0], value[0])
+        device, count = self.pool.device, len(slots)
+        places, rows = compact(slots, device), integers(positions, device)
+        segment = Segment(start=0, rows=count, context=0, keys=places, positions=rows)
+        plan = StepPlan(
+            tokens=rows[None], positions=rows[None], write=places, segments=[segment], logit_rows=integers([], device)
+        )
+        self.head.store(features, plan, self.layers)
 
     def close(self, request: Request) -> None:
         self.filled.pop(request.id, None)
         self.features.close(request)
 
 
-def dflash_drafter(name: str, head: DFlashHead, pool: SlotPool, dtype: torch.dtype) -> DFlashDrafter:
+def dflash_drafter(name: str, head: DFlashHead | NativeDFlash, pool: SlotPool, dtype: torch.dtype) -> DFlashDrafter:
     """A drafter over `head`, with storage for its layers in `pool` under a `name` of its own."""
     sizes = head.config.sizes
     shape = LayerShape(sizes.kv_heads, sizes.head_dim, sizes.head_dim)

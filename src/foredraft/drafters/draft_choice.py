@@ -63,3 +63,10 @@ CHOICES = {"coupled": Coupled, "greedy": Greedy, "probabilistic": Probabilistic}
 
 def choices_for(task: DraftTask) -> Choice:
     return CHOICES[task.speculation.draft_sampling](task)
+
+
+def plainly_chosen(task: DraftTask) -> bool:
+    """Whether drafted tokens are the largest of raw logits, over a divisor and under the target's noise at most."""
+    sampler = task.sampler
+    drawn = task.speculation.draft_sampling == "probabilistic"
+    return not drawn and (sampler.plain_greedy or (not sampler.greedy and sampler.plain))

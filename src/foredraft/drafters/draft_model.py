@@ -9,17 +9,22 @@ from torch import Tensor
 
 from foredraft.core.draft_tree import DraftTree
 from foredraft.core.errors import VocabularyError, require
-from foredraft.core.plan_builder import Rows, build_plan, compact
+from foredraft.core.plan_builder import Rows, build_plan
 from foredraft.core.request import Request
 from foredraft.core.speculation_config import SpeculationConfig
+from foredraft.drafters.chain_draft import chain_trees, drafted, rows_at
 from foredraft.drafters.draft_cache import CATCH_UP_ROWS, Forward
 from foredraft.drafters.draft_choice import choices_for
 from foredraft.drafters.drafter import Drafter, DrafterNeeds, DraftTask, Observation, register
 from foredraft.drafters.foreign_draft_models import make_foreign_draft_model
 from foredraft.drafters.growing_tree import GrowingTree
+from foredraft.drafters.level_ranking import grow
 from foredraft.drafters.prefix_state import PrefixState
+from foredraft.drafters.table_slots import first_slots
 from foredraft.drafters.vocabulary_check import same_vocabulary
+from foredraft.heads.chain_loop import ChainLoop
 from foredraft.model.loading import find_checkpoint, load_tokenizer
+from foredraft.model.native_decoder import NativeDecoder
 from foredraft.model.packed_model import load_packed_model
 from foredraft.model.slot_pool import SlotPool
 from foredraft.model.target import ModelTarget
@@ -53,25 +58,35 @@ class DraftModelDrafter:
         return list(trees.values())
 
     def trees(self, tasks: list[DraftTask]) -> list[DraftTree]:
+        self.catch_up(tasks)
+        logits = self.forward([self.pending_rows(task, last=True) for task in tasks])
+        self.filled.update((task.request.id, len(task.request.tokens)) for task in tasks)
+
+        def by_loop(places: list[int]) -> list[DraftTree]:
+            own = [tasks[place] for place in places]
+            stored = [len(task.request.tokens) for task in own]
+            trees = chain_trees(loop, own, stored, rows_at(logits, places), None, self.pool, self.name)
+            for task, tree in zip(own, trees, strict=True):
+                self.ran[task.request.id] = set(tree.slots[: min(task.depth, task.nodes) - 1])
+            return trees
+
+        loop = loop_of(self.model)
+        return drafted(
+            tasks, loop, by_loop, lambda places: self.grown([tasks[p] for p in places], rows_at(logits, places))
+        )
+
+    def grown(self, tasks: list[DraftTask], logits: Tensor) -> list[DraftTree]:
+        """Trees grown level by level from the logits of the rows just run, [tasks, V]; each level is one forward."""
         drafts = [
             GrowingTree(task, choices_for(task), self.pool, self.name, len(task.request.tokens)) for task in tasks
         ]
-        self.catch_up(tasks)
-        self.grow(drafts, self.forward([self.pending_rows(draft.task, last=True) for draft in drafts]))
-        for draft in drafts:
-            self.filled[draft.task.request.id] = len(draft.task.request.tokens)
+        grow(drafts, logits)
         while going := [draft for draft in drafts if draft.frontier]:
-            self.grow(going, self.forward([draft.rows() for draft in going]))
+            grow(going, self.forward([draft.rows() for draft in going]))
         trees = [draft.finished() for draft in drafts]
         for draft, tree in zip(drafts, trees, strict=True):
             self.ran[draft.task.request.id] = {tree.slots[node] for node in draft.ran}
         return trees
-
-    @staticmethod
-    def grow(drafts: list[GrowingTree], logits: Tensor) -> None:
-        counts = [draft.open_rows for draft in drafts]
-        for draft, own in zip(drafts, logits.split(counts), strict=True):
-            draft.extend(own)
 
     def catch_up(self, tasks: list[DraftTask]) -> None:
         """Run the draft model through committed tokens it has not seen, all but the last stretch of each request."""
@@ -86,14 +101,15 @@ class DraftModelDrafter:
     def pending_rows(self, task: DraftTask, *, last: bool) -> Rows:
         start, tokens = self.filled.get(task.request.id, 0), task.request.tokens
         stop = len(tokens) if last else start + CATCH_UP_ROWS
-        slots = task.table.slots + task.table.tail
+        committed = len(task.table)
+        slots = task.table.slots[start:stop] + task.table.tail[max(0, start - committed) : max(0, stop - committed)]
         return Rows(
             tokens=tokens[start:stop],
             pending=stop - start,
             parents=[],
-            slots=slots[start:stop],
+            slots=slots,
             context=start,
-            context_slots=compact(slots[:start], self.pool.device) if start else slice(0, 0),
+            context_slots=first_slots(task.table, start, self.pool.device),
             logits=int(last),
         )
 
@@ -123,6 +139,15 @@ class DraftModelDrafter:
     def close(self, request: Request) -> None:
         self.filled.pop(request.id, None)
         self.ran.pop(request.id, None)
+
+
+def loop_of(model: Forward) -> ChainLoop | None:
+    """What drafts whole chains in one call, where the model takes the native path."""
+    decoder = getattr(model, "decoder", None)
+    if not isinstance(decoder, NativeDecoder):
+        return None
+    cache = decoder.caches.get(model.layers) or decoder.cache_of(model.layers)
+    return ChainLoop(program=decoder.program, cache=cache, skip=decoder.head_alone, target_ids=None)
 
 
 @register("draft_model")

@@ -5,40 +5,30 @@ takes the head's own output of the row before in place of a feature. Pairs of co
 true features are known; so what acceptance keeps of a draft is the target's cache alone.
 """
 
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from foredraft.core.draft_tree import ROOT, DraftTree
-from foredraft.core.plan_builder import Rows, build_plan, compact
+from foredraft.core.plan_builder import Rows, build_plan
 from foredraft.core.request import Request
 from foredraft.core.speculation_config import SpeculationConfig
+from foredraft.core.step_plan import StepPlan
+from foredraft.drafters.chain_draft import chain_trees, drafted, rows_at
 from foredraft.drafters.drafter import DrafterNeeds, DraftTask, Observation
 from foredraft.drafters.feature_store import EVERY_POSITION, FeatureStore
 from foredraft.drafters.growing_tree import GrowingTree
-from foredraft.drafters.marginal_draft import scattered
-from foredraft.drafters.packed_attend import PackedAttend
+from foredraft.drafters.level_ranking import grow
 from foredraft.drafters.prefix_state import PrefixState
 from foredraft.drafters.ranked_tree import growing_tree
-from foredraft.heads.layer import Attend, LayerSizes
+from foredraft.drafters.table_slots import first_slots
+from foredraft.heads.feature_network import FeatureHead
+from foredraft.heads.layer import LayerSizes
 from foredraft.model.slot_pool import LayerGroup, LayerShape, SlotPool
 from foredraft.model.target import ModelTarget
 
 CATCH_UP_ROWS = 512
-
-
-class FeatureHead(Protocol):
-    """A network that drafting at feature level runs; see `heads/eagle.py` and `heads/mtp.py`."""
-
-    feature_layers: tuple[int, ...]
-    target_ids: Tensor | None
-
-    def fuse(self, features: Tensor) -> Tensor: ...
-    def __call__(self, tokens: Tensor, hidden: Tensor, positions: Tensor, attend: Attend) -> Tensor: ...
-    def logits(self, out: Tensor) -> Tensor: ...
-    def fed_back(self, out: Tensor) -> Tensor: ...
 
 
 @dataclass(eq=False)
@@ -47,24 +37,25 @@ class FeatureDraft:
 
     Attributes:
         tree: Its tokens, slots and rows.
-        inputs: Hidden state that enters the row of each node to run: the output of its parent's row.
-        outputs: Hidden state each run node hands to its children.
+        entered: Hidden states that entered the rows run so far, the root's and those of all expanded nodes; of a chain
+            only the newest.
+        ran: Nodes of the level just run.
+        handed: What their rows hand to their children, [level, hidden].
     """
 
     tree: GrowingTree
-    inputs: dict[int, Tensor] = field(default_factory=dict)
-    outputs: dict[int, Tensor] = field(default_factory=dict)
+    entered: Tensor
+    ran: list[int]
+    handed: Tensor
 
     def hidden(self) -> Tensor:
-        """Hidden states entering the tree's rows, [rows, hidden]."""
-        for node in self.tree.frontier:
-            self.inputs[node] = self.outputs[self.tree.nodes[node].parent]
-        return torch.stack([self.inputs[node] for node in self.tree.run_nodes])
-
-    def extend(self, logits: Tensor, fed_back: Tensor) -> None:
-        """Grow by the level just run: logits [open rows, V] and what its rows hand on, [open rows, hidden]."""
-        self.outputs.update(zip(self.tree.frontier or [ROOT], fed_back, strict=True))
-        self.tree.extend(logits)
+        """Hidden states entering the tree's rows, [rows, hidden]; the frontier's are what their parents hand on."""
+        tree, entering = self.tree, self.handed
+        if not tree.chain:
+            places = [self.ran.index(tree.nodes[node].parent) for node in tree.frontier]
+            entering = torch.cat([self.entered, rows_at(self.handed, places)])
+        self.entered, self.ran = entering, tree.frontier
+        return entering
 
 
 class FeatureDrafter:
@@ -75,6 +66,7 @@ class FeatureDrafter:
         layers: Its keys and values in the target's pool, under the target's own slots.
         features: The target's features of positions it has not run.
         scale: Factor of its attention scores.
+        loop: Drafts whole chains in one call, where the head can.
         filled: Positions of each request whose pair the head has run.
     """
 
@@ -89,7 +81,7 @@ class FeatureDrafter:
             resumes=True,
             gapless=EVERY_POSITION,
         )
-        self.target_ids = head.target_ids
+        self.target_ids, self.loop = head.target_ids, head.loop(layers)
         self.filled: dict[int, int] = {}
 
     @torch.inference_mode()
@@ -103,40 +95,55 @@ class FeatureDrafter:
 
     def trees(self, tasks: list[DraftTask]) -> list[DraftTree]:
         self.catch_up(tasks)
-        rows = self.fused([self.pending(task, last=True) for task in tasks])
-        drafts = [self.begin(task, hidden[-1]) for task, (_, hidden) in zip(tasks, rows, strict=True)]
-        self.run(drafts, rows)
-        for draft in drafts:
-            self.filled[draft.tree.task.request.id] = draft.tree.stored
-        while going := [draft for draft in drafts if draft.tree.frontier]:
-            self.run(going, [(draft.tree.rows(), draft.hidden()) for draft in going])
-        return [draft.tree.finished() for draft in drafts]
+        plan, *states = self.begin([self.pending(task, last=True) for task in tasks])
+        self.filled.update((task.request.id, len(task.request.tokens) - 1) for task in tasks)
+        logits, handed, hidden = states
 
-    def begin(self, task: DraftTask, last: Tensor) -> FeatureDraft:
-        """A draft with nothing in it yet; `last` [hidden] is what the target said of the position before the root."""
+        def by_loop(places: list[int]) -> list[DraftTree]:
+            own = [tasks[place] for place in places]
+            stored = [len(task.request.tokens) - 1 for task in own]
+            parts = (rows_at(logits, places), rows_at(handed, places))
+            return chain_trees(self.loop, own, stored, *parts, self.pool, self.name)
+
+        def by_levels(places: list[int]) -> list[DraftTree]:
+            last = rows_at(hidden, plan.logit_rows.tolist())
+            drafts = [self.draft(tasks[place], last[place : place + 1], handed[place : place + 1]) for place in places]
+            return self.grown(drafts, rows_at(logits, places))
+
+        return drafted(tasks, self.loop, by_loop, by_levels)
+
+    def draft(self, task: DraftTask, last: Tensor, handed: Tensor) -> FeatureDraft:
+        """A draft with nothing in it yet.
+
+        `last` [1, hidden] is what the target said of the position before the root, `handed` [1, hidden] what the head
+        made of it and the root.
+        """
         tree = growing_tree(task, self.pool, self.name, len(task.request.tokens) - 1)
-        return FeatureDraft(tree, inputs={ROOT: last})
+        return FeatureDraft(tree, last, [ROOT], handed)
 
-    def run(self, drafts: list[FeatureDraft], rows: list[tuple[Rows, Tensor]]) -> None:
-        """One forward of the head; every draft grows by the rows at its end that are open."""
-        counts = [draft.tree.open_rows for draft in drafts]
-        out = self.forward(rows)
-        logits = scattered(self.head.logits(out), self.target_ids, drafts[0].tree.task.sampler.vocabulary.rows)
-        fed_back = self.head.fed_back(out)
-        for draft, own, handed in zip(drafts, logits.split(counts), fed_back.split(counts), strict=True):
-            draft.extend(own, handed)
+    def grown(self, drafts: list[FeatureDraft], logits: Tensor) -> list[DraftTree]:
+        """Grow level by level from the logits of the rows just run, [drafts, V_draft]; each level is one forward."""
+        going = drafts
+        while True:
+            grow([draft.tree for draft in going], logits, self.target_ids)
+            going = [draft for draft in going if draft.tree.frontier]
+            if not going:
+                return [draft.tree.finished() for draft in drafts]
+            plan = build_plan([draft.tree.rows() for draft in going], self.pool.device)
+            states = [draft.hidden() for draft in going]
+            logits, handed = self.head.run(plan, together(states), self.layers, self.scale)
+            for draft, own in zip(going, handed.split([len(draft.ran) for draft in going]), strict=True):
+                draft.handed = own
 
-    def forward(self, rows: list[tuple[Rows, Tensor]]) -> Tensor:
-        """The head's output of the rows whose logits are wanted, [R, hidden]."""
-        plan = build_plan([request for request, _ in rows], self.pool.device)
-        hidden = torch.cat([states for _, states in rows])[None]
-        attend = PackedAttend(plan, self.layers, self.scale)
-        return self.head(plan.tokens, hidden, plan.positions, attend)[0, plan.logit_rows]
+    def begin(self, rows: list[tuple[Rows, Tensor]]) -> tuple[StepPlan, Tensor, Tensor, Tensor]:
+        """Run pairs of the target's features and tokens: the plan, and what `FeatureHead.begin` says of it."""
+        plan = build_plan([own for own, _ in rows], self.pool.device)
+        return plan, *self.head.begin(plan, together([features for _, features in rows]), self.layers, self.scale)
 
     def catch_up(self, tasks: list[DraftTask]) -> None:
         """Run the head through pairs it has not seen, all but the last stretch of each request."""
         while behind := [task for task in tasks if self.missing(task.request) > CATCH_UP_ROWS]:
-            self.forward(self.fused([self.pending(task, last=False) for task in behind]))
+            self.begin([self.pending(task, last=False) for task in behind])
             for task in behind:
                 self.filled[task.request.id] = self.filled.get(task.request.id, 0) + CATCH_UP_ROWS
 
@@ -153,16 +160,10 @@ class FeatureDrafter:
             parents=[],
             slots=slots[start:stop],
             context=start,
-            context_slots=compact(slots[:start], self.pool.device) if start else slice(0, 0),
+            context_slots=first_slots(task.table, start, self.pool.device),
             logits=int(last),
         )
         return rows, self.features.take(task.request, stop - start)
-
-    def fused(self, rows: list[tuple[Rows, Tensor]]) -> list[tuple[Rows, Tensor]]:
-        """Rows with their features as the head takes them, [rows, hidden] each."""
-        hidden = self.head.fuse(torch.cat([features for _, features in rows]))
-        parts = hidden.split([len(features) for _, features in rows])
-        return [(request, own) for (request, _), own in zip(rows, parts, strict=True)]
 
     def observe(self, observations: list[Observation]) -> None:
         """Keep the features of the rows each request has kept."""
@@ -181,6 +182,10 @@ class FeatureDrafter:
     def close(self, request: Request) -> None:
         self.filled.pop(request.id, None)
         self.features.close(request)
+
+
+def together(states: list[Tensor]) -> Tensor:
+    return states[0] if len(states) == 1 else torch.cat(states)
 
 
 def plain_shapes(sizes: LayerSizes, *, layers: int) -> dict[int, LayerShape]:

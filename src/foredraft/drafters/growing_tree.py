@@ -5,16 +5,20 @@ et al. 2024): expand the best few nodes of each level by cumulative log-probabil
 sampled drafts has a shape fixed beforehand: dropping a node for what was drawn would bias the law of what remains.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import exp, inf
 
 from torch import Tensor
 from torch.nn.functional import pad
 
 from foredraft.core.draft_tree import ROOT, DraftTree
-from foredraft.core.plan_builder import Rows, compact
-from foredraft.drafters.draft_choice import Choice
+from foredraft.core.plan_builder import Rows
+from foredraft.core.step_plan import Slots
+from foredraft.drafters.draft_choice import Choice, plainly_chosen
 from foredraft.drafters.drafter import DraftTask
+from foredraft.drafters.table_slots import continued, first_slots, last_and_before
 from foredraft.model.slot_pool import SlotPool
 
 
@@ -77,8 +81,24 @@ class GrowingTree:
         return any(law is not None for law in self.laws.values())
 
     @property
+    def parents(self) -> list[int]:
+        """The nodes below which the next level hangs: the root at first, then the frontier."""
+        return self.frontier or [ROOT]
+
+    @cached_property
+    def plain(self) -> bool:
+        """Whether raw logits say all there is to say, so that `level_ranking.grow` may rank them."""
+        ends_early = self.chain and self.task.speculation.draft_confidence_threshold > 0
+        return plainly_chosen(self.task) and not ends_early
+
+    @property
+    def level(self) -> int:
+        """Depth of these parents."""
+        return self.depth(self.parents[0])
+
+    @property
     def open_rows(self) -> int:
-        """Rows whose logits the next `extend` takes: the root's at first, then the frontier's."""
+        """Rows whose logits the next `extend` takes."""
         return len(self.frontier) or 1
 
     def rows(self) -> Rows:
@@ -90,32 +110,34 @@ class GrowingTree:
         return self.chain_rows() if self.chain else self.tree_rows()
 
     def chain_rows(self) -> Rows:
-        slots = self.committed_slots() + [self.nodes[node].slot for node in self.expanded]
+        *before, own = [self.nodes[node].slot for node in self.expanded]
         return Rows(
             tokens=[self.nodes[self.frontier[0]].token],
             pending=1,
             parents=[],
-            slots=slots[-1:],
-            context=len(slots) - 1,
-            context_slots=compact(slots[:-1], self.pool.device),
+            slots=[own],
+            context=self.stored + len(before),
+            context_slots=continued(self.committed, before, self.pool.device),
             logits=1,
         )
 
     def tree_rows(self) -> Rows:
-        slots = self.committed_slots()
+        root, before = last_and_before(self.committed)
         place = {node: row for row, node in enumerate(self.expanded)} | {ROOT: ROOT}
         return Rows(
             tokens=[self.task.request.tokens[-1], *(self.nodes[node].token for node in self.expanded)],
             pending=1,
             parents=[place[self.nodes[node].parent] for node in self.expanded],
-            slots=[slots[-1], *(self.nodes[node].slot for node in self.expanded)],
-            context=len(slots) - 1,
-            context_slots=compact(slots[:-1], self.pool.device) if len(slots) > 1 else slice(0, 0),
+            slots=[root, *(self.nodes[node].slot for node in self.expanded)],
+            context=self.stored - 1,
+            context_slots=before,
             logits=len(self.frontier),
         )
 
-    def committed_slots(self) -> list[int]:
-        return (self.task.table.slots + self.task.table.tail)[: self.stored]
+    @cached_property
+    def committed(self) -> Slots:
+        """Slots of the stored positions."""
+        return first_slots(self.task.table, self.stored, self.pool.device)
 
     @property
     def run_nodes(self) -> list[int]:
@@ -124,7 +146,7 @@ class GrowingTree:
 
     def extend(self, logits: Tensor) -> None:
         """Hang children below the rows just run, [open rows, V] logits, and choose whom to run next."""
-        parents = self.frontier or [ROOT]
+        parents = self.parents
         depths = [self.depth(parent) for parent in parents]
         logits = fitted(logits, self.task.sampler.vocabulary.rows)
         scores = self.task.sampler.scores(logits, [self.path_tokens(parent) for parent in parents])
@@ -133,9 +155,18 @@ class GrowingTree:
         best = values.topk(min(self.width, values.shape[-1]), dim=-1)
         # The target's noise counts as part of the logits; `Marginals.gains` gives the reason.
         gains = best.values if self.sampled else values.log_softmax(-1).gather(-1, best.indices)
+        self.hang_level(best.indices.tolist(), gains.tolist(), scores)
+
+    def hang_level(
+        self, tokens: Sequence[list[int]], gains: Sequence[list[float]], scores: Tensor | None = None
+    ) -> None:
+        """Hang `tokens`, best first, below the rows just run, and choose whom to run next.
+
+        `scores` [open rows, V] are needed by a chain that ends where it is not sure.
+        """
         fresh = []
-        for parent, tokens, row in zip(parents, best.indices.tolist(), gains.tolist(), strict=True):
-            fresh += self.hang(parent, tokens, row)
+        for parent, own, row in zip(self.parents, tokens, gains, strict=True):
+            fresh += self.hang(parent, own, row)
         self.advance(fresh, scores)
 
     def hang(self, parent: int, tokens: list[int], gains: list[float]) -> list[int]:
@@ -145,7 +176,7 @@ class GrowingTree:
         for rank, (token, gain) in enumerate(zip(tokens, gains, strict=True)):
             if gain > -inf:  # neither forbidden nor NaN, as all are where everything is forbidden
                 # What was drawn must not decide which nodes stay, so samples are worth the order of their draws.
-                worth = gain if self.laws[parent] is None else -float(rank)
+                worth = gain if self.laws.get(parent) is None else -float(rank)
                 self.nodes.append(Candidate(token, parent, worth, base + worth, self.depth(parent) + 1))
         if len(self.nodes) == first:
             self.laws[parent] = None
@@ -154,7 +185,7 @@ class GrowingTree:
     def depth(self, node: int) -> int:
         return self.nodes[node].depth if node != ROOT else 0
 
-    def advance(self, fresh: list[int], scores: Tensor) -> None:
+    def advance(self, fresh: list[int], scores: Tensor | None) -> None:
         """Choose the next frontier among the level just drafted."""
         deepest = not fresh or self.nodes[fresh[0]].depth >= self.task.depth
         if deepest or (self.chain and self.unsure(fresh[0], scores)):
@@ -166,11 +197,11 @@ class GrowingTree:
     def expand(self, nodes: list[int]) -> None:
         """Make `nodes` the next frontier, with slots to run them in; none ends the draft."""
         self.frontier = nodes
-        for node, slot in zip(self.frontier, self.pool.take(self.task.table, len(self.frontier)), strict=True):
+        for node, slot in zip(nodes, self.pool.take(self.task.table, len(nodes)) if nodes else [], strict=True):
             self.nodes[node].slot = slot
-        self.expanded += self.frontier
+        self.expanded += nodes
 
-    def unsure(self, node: int, scores: Tensor) -> bool:
+    def unsure(self, node: int, scores: Tensor | None) -> bool:
         """Whether the drafter gave its own token less than the threshold; that token is kept, being free to verify."""
         threshold = self.task.speculation.draft_confidence_threshold
         return threshold > 0 and scores[0].softmax(-1)[self.nodes[node].token].item() < threshold
@@ -208,7 +239,7 @@ class GrowingTree:
     def slots_of(self, chosen: list[int]) -> list[int]:
         """Slots of the chosen nodes; those that were not run take fresh ones."""
         bare = [node for node in chosen if self.nodes[node].slot is None]
-        for node, slot in zip(bare, self.pool.take(self.task.table, len(bare)), strict=True):
+        for node, slot in zip(bare, self.pool.take(self.task.table, len(bare)) if bare else [], strict=True):
             self.nodes[node].slot = slot
         return [self.nodes[node].slot for node in chosen]
 

@@ -6,12 +6,15 @@ from foredraft.checkpoints.head_checkpoint import HeadCheckpoint, default_head, 
 from foredraft.core.errors import require
 from foredraft.core.speculation_config import SpeculationConfig
 from foredraft.heads.build import build_head
+from foredraft.heads.native_heads import Native, native_or_torch
 from foredraft.heads.shared import Borrowed
 from foredraft.model.capture import require_boundaries
 from foredraft.model.target import ModelTarget
 
+Head = nn.Module | Native
 
-def load_head(config: SpeculationConfig, target: ModelTarget) -> tuple[HeadCheckpoint, nn.Module]:
+
+def load_head(config: SpeculationConfig, target: ModelTarget) -> tuple[HeadCheckpoint, Head]:
     """The head that `config` names, or the embedded one of `target`, ready to draft.
 
     Raises `ConfigError` where there is none and `ModelError` where it does not fit.
@@ -27,11 +30,16 @@ def read_head(config: SpeculationConfig, target: ModelTarget) -> HeadCheckpoint:
     return find_head(name, method=method, target=target.model.capability, target_path=target.path)
 
 
-def ready_head(found: HeadCheckpoint, target: ModelTarget, **parts: nn.Module) -> nn.Module:
-    """The network of `found` on the target's device; `parts` take the place of its own modules."""
+def ready_head(found: HeadCheckpoint, target: ModelTarget, **parts: nn.Module) -> Head:
+    """The network of `found` on the target's device, on the native path where its target takes it.
+
+    `parts` take the place of its own modules.
+    """
     module, dtype, device = target.model.module, target.model.dtype, target.place.torch_device
     borrowed = Borrowed(module.get_input_embeddings(), module.get_output_embeddings())
     head = build_head(found.config, found.tensors, borrowed, dtype=dtype, device=device, **parts)
     require_boundaries(module, head.feature_layers)
-    target.place.prepare(head)
-    return head
+    ready = native_or_torch(head, target.model.decoder)
+    if ready is head:
+        target.place.prepare(head)
+    return ready

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from foredraft.core.draft_tree import ROOT, DraftTree
 from foredraft.core.static_tree import StaticTree
-from foredraft.drafters.draft_choice import Choice, choices_for
+from foredraft.drafters.draft_choice import Choice, choices_for, plainly_chosen
 from foredraft.drafters.drafter import DraftTask
+from foredraft.drafters.level_ranking import plain_values, ranked, scattered
 
 
 @dataclass(eq=False)
@@ -54,11 +55,9 @@ class Marginals:
         """Processed scores and the values to take the largest of, [D, V] each.
 
         Processors that look at the text before a token see the likeliest guesses as drafted: the beginning that most
-        accepted paths share. Plainly greedy requests need none of it; they rank the logits as they are, [D, V_draft].
+        accepted paths share.
         """
         sampler, depths = self.task.sampler, range(len(self.logits))
-        if sampler.plain_greedy:
-            return self.logits, self.logits
         if not sampler.processors:
             scores = sampler.scores(self.wide, [[] for _ in depths])
             return scores, self.choice.order(scores, list(depths), list(depths))[0]
@@ -75,15 +74,14 @@ class Marginals:
         return self.task.sampler.scores(self.wide[depth : depth + 1], [drafted])
 
     @cached_property
-    def best(self) -> tuple[Tensor, Tensor]:
-        """Log-chances and tokens of the best guesses of each depth, [D, width] each, falling."""
-        _, values = self.ordered
-        guesses = values.topk(min(self.width, values.shape[-1])).indices
-        gains = values.float().log_softmax(-1).gather(-1, guesses)
-        narrow = self.task.sampler.plain_greedy and self.target_ids is not None
-        return gains, self.target_ids[guesses] if narrow else guesses
+    def best(self) -> tuple[list[list[float]], list[list[int]]]:
+        """Log-chances and tokens of the best guesses of each depth, [D][width] each, falling."""
+        if plainly_chosen(self.task):
+            values = plain_values(self.task, self.logits, [*range(len(self.logits))], self.target_ids)
+            return ranked([values], self.width, self.target_ids)
+        return ranked([self.ordered[1].float()], self.width)
 
-    @cached_property
+    @property
     def gains(self) -> list[list[float]]:
         """Log-chance of the best guesses of each depth to be the token that comes, [D][width], falling.
 
@@ -92,9 +90,7 @@ class Marginals:
         would win with chance softmax(log q + g). So values are normalised as if they were logits; as they are, they
         would rank depths by the luck of their noise. Tokens still to be drawn have but their law.
         """
-        if self.sampled:
-            return self.logits.float().log_softmax(-1).topk(min(self.width, self.logits.shape[-1])).values.tolist()
-        return self.best[0].tolist()
+        return ranked([self.logits], self.width)[0] if self.sampled else self.best[0]
 
     def filled(self, shape: StaticTree) -> DraftTree:
         """`shape` with tokens, by rank or drawn."""
@@ -102,7 +98,7 @@ class Marginals:
 
     def ranked(self, shape: StaticTree) -> DraftTree:
         """Each node takes the guess of its rank; where that is forbidden or none, what hangs below goes with it."""
-        gains, tokens = self.gains, self.best[1].tolist()
+        gains, tokens = self.best
         tree, place = DraftTree(chances=[]), {ROOT: ROOT}
         deepest = self.sure_depth() if shape.width == 1 else len(tokens)
         for node, (parent, rank) in enumerate(zip(shape.parents, shape.ranks, strict=True)):
@@ -151,12 +147,3 @@ class Marginals:
         if not threshold or not len(chain):
             return False
         return chain.laws[-2][chain.tokens[-1]].item() < threshold
-
-
-def scattered(logits: Tensor, ids: Tensor | None, width: int) -> Tensor:
-    """Logits [D, V_draft] of the tokens `ids` in rows of `width`, the rest -inf."""
-    if ids is None:
-        return logits
-    wide = logits.new_full((len(logits), width), -inf)
-    wide[:, ids] = logits
-    return wide

@@ -16,6 +16,7 @@ from foredraft.drafters.learned import load_head
 from foredraft.drafters.marginal_draft import Marginals
 from foredraft.drafters.marginal_tree import measured_tree
 from foredraft.heads.medusa import MedusaHeads
+from foredraft.heads.native_medusa import NativeMedusa
 from foredraft.model.target import ModelTarget
 
 UNMEASURED = "mc_sim_7b_63"  # the published tree for heads whose accuracies nobody measured
@@ -29,14 +30,14 @@ class MedusaDrafter:
     take as much of mc_sim_7b_63, the tree published for Vicuna-7B, as these limits allow.
 
     Attributes:
-        heads: The network.
+        heads: The network, in torch or in the native extension.
         last: Position and hidden state [hidden] of the last token of each request that the target has run through.
         shapes: Trees by their limits, planned once.
     """
 
     name = "medusa"
 
-    def __init__(self, heads: MedusaHeads):
+    def __init__(self, heads: MedusaHeads | NativeMedusa):
         self.heads = heads
         self.needs = DrafterNeeds(
             samples=True, features=heads.feature_layers, fixed_trees=True, deepest=heads.config.heads

@@ -9,6 +9,7 @@ from foredraft.core.speculation_config import SpeculationConfig
 from foredraft.drafters.drafter import register
 from foredraft.drafters.feature_drafter import FeatureDrafter, feature_drafter, plain_shapes
 from foredraft.drafters.learned import read_head, ready_head
+from foredraft.heads.feature_network import FeatureHead
 from foredraft.heads.foreign_layer import foreign_layer, stacked_experts
 from foredraft.heads.mtp import MtpHead
 from foredraft.model.slot_pool import LayerShape
@@ -30,7 +31,7 @@ def make_mtp(config: SpeculationConfig, target: ModelTarget) -> FeatureDrafter:
     return feature_drafter(config, target, head, sizes, shapes=shapes)
 
 
-def own_layer(found: HeadCheckpoint, target: ModelTarget) -> tuple[MtpHead, dict[int, LayerShape]]:
+def own_layer(found: HeadCheckpoint, target: ModelTarget) -> tuple[FeatureHead, dict[int, LayerShape]]:
     """The module and what its layer stores for a token."""
     return ready_head(found, target), plain_shapes(found.config.sizes, layers=1)
 

@@ -38,7 +38,7 @@ class RankedTree(GrowingTree):
 
     def hang(self, parent: int, tokens: list[int], gains: list[float]) -> list[int]:
         children = self.below[self.place[parent] if parent != ROOT else ROOT]
-        drawn = self.laws[parent] is not None
+        drawn = self.laws.get(parent) is not None
         ranks = range(len(children)) if drawn else [self.shape.ranks[child] for child in children]
         ranks = [rank for rank in ranks if rank < len(tokens)]
         fresh = super().hang(parent, [tokens[rank] for rank in ranks], [gains[rank] for rank in ranks])
@@ -50,7 +50,7 @@ class RankedTree(GrowingTree):
         """Children of each inner node of the shape, by rank; the root is one of them."""
         return dict(self.shape.families)
 
-    def advance(self, fresh: list[int], scores: Tensor) -> None:
+    def advance(self, fresh: list[int], scores: Tensor | None) -> None:
         """Run every node that has children."""
         self.expand([node for node in fresh if self.place[node] in self.below])
 

@@ -15,7 +15,7 @@ from foredraft.drafters.draft_choice import choices_for
 from foredraft.drafters.drafter import DrafterNeeds, DraftTask
 from foredraft.drafters.foreign_draft_model import NAME, Order
 from foredraft.drafters.growing_tree import GrowingTree
-from foredraft.drafters.marginal_draft import scattered
+from foredraft.drafters.level_ranking import grow
 from foredraft.drafters.vocabulary_bridge import VocabularyBridge
 
 
@@ -36,7 +36,7 @@ class SharedTokensTree(GrowingTree):
         rows = super().rows()
         return replace(rows, tokens=self.text.tokens[-1:] + own if len(own) < len(rows.tokens) else own)
 
-    def advance(self, fresh: list[int], scores: Tensor) -> None:
+    def advance(self, fresh: list[int], scores: Tensor | None) -> None:
         """As in any draft; a chain ends with the token that ends the text."""
         if self.chain and fresh and self.nodes[fresh[0]].token == self.bridge.target.end:
             self.expand([])
@@ -88,7 +88,4 @@ class TokenIntersection:
 
     def grow(self, drafts: list[SharedTokensTree], logits: Tensor) -> None:
         """Hang children below the rows just run, whose logits are [rows, V_draft]."""
-        rows = logits.split([draft.open_rows for draft in drafts])
-        for draft, own in zip(drafts, rows, strict=True):
-            width = draft.task.sampler.vocabulary.rows
-            draft.extend(scattered(own[:, self.draft_ids], self.target_ids, width))
+        grow(drafts, logits.index_select(1, self.draft_ids), self.target_ids)

@@ -8,8 +8,11 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
+from foredraft.core.step_plan import StepPlan
 from foredraft.heads.layer import Attend, HeadLayer, LayerSizes, Rotary
+from foredraft.heads.packed_attend import PackedAttend
 from foredraft.heads.shared import Borrowed
+from foredraft.model.slot_pool import LayerGroup
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,7 +41,13 @@ class DFlashConfig:
 
 
 class DFlashHead(nn.Module):
-    """The block drafter's network; embedding and output layer are the target's."""
+    """The block drafter's network; embedding and output layer are the target's.
+
+    Attributes:
+        path: A line that says what runs it, and why where that is not the native extension.
+    """
+
+    path = "torch"
 
     def __init__(self, config: DFlashConfig, borrowed: Borrowed):
         super().__init__()
@@ -66,6 +75,16 @@ class DFlashHead(nn.Module):
         for layer in self.layers:
             x = layer(x, rotation, attend)
         return x
+
+    def store(self, features: Tensor, plan: StepPlan, layers: LayerGroup) -> None:
+        """Store context keys and values of the plan's rows, made from captured features [T, layers x width]."""
+        for layer, (key, value) in enumerate(self.context(self.fuse(features)[None], plan.positions)):
+            layers.write(layer, plan.write, key[0], value[0])
+
+    def guess(self, plan: StepPlan, layers: LayerGroup) -> Tensor:
+        """Logits of the plan's wanted rows, [R, V], after one run of its blocks."""
+        attend = PackedAttend(plan, layers, self.config.sizes.head_dim**-0.5)
+        return self.logits(self(plan.tokens, plan.positions, attend)[0, plan.logit_rows])
 
     def logits(self, out: Tensor) -> Tensor:
         """Logits over the target's vocabulary, [..., V]; those of row k guess the k-th token after the root."""

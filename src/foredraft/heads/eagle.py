@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from foredraft.heads.feature_network import FeatureNetwork
 from foredraft.heads.layer import Attend, HeadLayer, LayerSizes, Rotary
 from foredraft.heads.shared import Borrowed, draft_ids
 from foredraft.model.features import FINAL_NORM
@@ -64,7 +65,7 @@ class Eagle3Config:
     own_embedding: bool = False
 
 
-class EagleHead(nn.Module):
+class EagleHead(FeatureNetwork):
     """The head of EAGLE-1 and EAGLE-2."""
 
     feature_layers = (FINAL_NORM,)
@@ -114,7 +115,7 @@ class Eagle3Layer(HeadLayer):
         return self.after(normed if self.normed_residual else hidden, x, rotation, attend)
 
 
-class Eagle3Head(nn.Module):
+class Eagle3Head(FeatureNetwork):
     """The head of EAGLE-3 and EAGLE-3.1."""
 
     def __init__(self, config: Eagle3Config, borrowed: Borrowed):

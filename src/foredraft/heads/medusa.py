@@ -48,9 +48,14 @@ class ResidualBlock(nn.Module):
 
 
 class MedusaHeads(nn.Module):
-    """All heads of a target."""
+    """All heads of a target.
+
+    Attributes:
+        path: A line that says what runs them, and why where that is not the native extension.
+    """
 
     feature_layers = (FINAL_NORM,)
+    path = "torch"
 
     def __init__(self, config: MedusaConfig):
         super().__init__()

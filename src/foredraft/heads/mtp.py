@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from foredraft.heads.feature_network import FeatureNetwork
 from foredraft.heads.layer import Attend, HeadLayer, LayerSizes, Rotary
 from foredraft.heads.shared import Borrowed
 from foredraft.model.features import FINAL_NORM
@@ -33,7 +34,7 @@ class MtpConfig:
     own_embedding: bool = False
 
 
-class MtpHead(nn.Module):
+class MtpHead(FeatureNetwork):
     """The next token's embedding and the last hidden state, each normed, joined, through one layer and a norm."""
 
     feature_layers = (FINAL_NORM,)

@@ -226,7 +226,7 @@ def norm_part(norm: nn.Module) -> NormPart:
     expect(isinstance(weight, Tensor) and weight.ndim == 1 and eps is not None, "such a norm")
     own = weight.detach().float()
     trial = torch.randn(4, len(own), generator=torch.Generator().manual_seed(0)).to(weight.dtype)
-    wanted = norm(trial).float()
+    wanted = norm(trial).detach().float()
     candidates = [NormPart(own, eps, False), NormPart(own, eps, True), NormPart(own + 1, eps, True)]
     distances = [float((normed(trial, part).float() - wanted).abs().max()) for part in candidates]
     nearest = min(distances)

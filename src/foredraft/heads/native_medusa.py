@@ -1,0 +1,47 @@
+"""Medusa heads as a native program: all read one hidden state and write their logits side by side."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from foredraft.heads.medusa import MedusaHeads
+from foredraft.heads.native_writer import HeadWriter
+from foredraft.model.native_runtime import Runtime
+
+
+def write_medusa(program: Any, heads: MedusaHeads) -> None:
+    writer, config = HeadWriter(program), heads.config
+    hidden, own, inner = (writer.buffer(config.hidden_size) for _ in range(3))
+    entered = writer.buffer(config.hidden_size)
+    program.input(entered, 0)
+    program.select_rows(hidden, entered)
+    for index, (blocks, head) in enumerate(zip(heads.blocks, heads.lm_heads, strict=True)):
+        x = hidden
+        for block in blocks:
+            writer.linear(inner, x, block.linear)
+            program.activation(inner, inner, "silu")
+            program.add(own, x, inner)
+            x = own
+        program.logits(x, writer.matrix(head), offset=index * config.draft_vocabulary)
+
+
+class NativeMedusa:
+    """Medusa heads run by the native extension; they answer as `MedusaHeads` do.
+
+    Attributes:
+        config, feature_layers, target_ids: The heads'.
+        path: A line that says what runs them.
+    """
+
+    def __init__(self, heads: MedusaHeads, program: Any, runtime: Runtime):
+        self.config, self.program, self.path = heads.config, program, f"native path: {runtime.kernels} kernels"
+        self.feature_layers, self.target_ids = heads.feature_layers, heads.target_ids
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        """Logits of every head, [heads, N, V_draft], from hidden states after the last norm, [N, hidden]."""
+        count, heads, vocabulary = len(hidden), self.config.heads, self.config.draft_vocabulary
+        nothing, every = torch.zeros(count, dtype=torch.int64), torch.arange(count)
+        logits = torch.empty(count, heads * vocabulary, dtype=hidden.dtype)
+        self.program.run(None, nothing, nothing, nothing, [], every, [], [], logits, [hidden], None, [])
+        return logits.unflatten(1, (heads, vocabulary)).transpose(0, 1)

@@ -1,0 +1,169 @@
+"""Chains drafted in one call are the chains grown level by level: tokens, slots, chances and what is kept of them."""
+
+from copy import deepcopy
+from dataclasses import replace
+from types import SimpleNamespace
+
+import chain_double
+import pytest
+from feature_checks import drafter_over
+from random_heads import PROMPTS, random_target
+
+from foredraft import Engine, SamplingParams, SpeculationConfig
+from foredraft.core.speculation_config import OFF
+from foredraft.drafters import draft_model
+from foredraft.drafters.chain_draft import tree
+from foredraft.drafters.draft_model import DraftModelDrafter
+from foredraft.heads import chain_loop
+from foredraft.model.native_runtime import extension
+
+pytest.importorskip("foredraft_native")
+
+GREEDY = SamplingParams(max_new_tokens=30)
+SAMPLINGS = {
+    "greedy": (GREEDY, {}),
+    "seeded": (SamplingParams(max_new_tokens=30, temperature=1.0, seed=4), {}),
+    "cool": (SamplingParams(max_new_tokens=30, temperature=0.7, seed=5), {}),
+    "greedy drafts": (SamplingParams(max_new_tokens=30, temperature=1.0, seed=4), {"draft_sample_method": "greedy"}),
+}
+KINDS = ("eagle", "eagle3", "mtp", "draft_model")
+
+
+def make_drafter(kind, target, config):
+    if kind != "draft_model":
+        return drafter_over(target, config, kind)
+    model = random_target(path="native").model  # the target's twin
+    model.attach(target.pool, "draft")
+    return DraftModelDrafter(model, target.pool, context_length=256)
+
+
+class Watched:
+    """Notes what a drafter drafts and what it holds afterwards."""
+
+    def __init__(self, drafter):
+        self.drafter, self.name, self.needs = drafter, drafter.name, drafter.needs
+        self.close, self.leave, self.resume = drafter.close, drafter.leave, drafter.resume
+        self.drafts, self.held = [], []
+
+    def propose(self, tasks):
+        trees = self.drafter.propose(tasks)
+        self.drafts += [deepcopy(tree) for tree in trees]
+        return trees
+
+    def observe(self, observations):
+        self.drafter.observe(observations)
+        self.held.append([filled for _, filled in sorted(self.drafter.filled.items())])
+
+
+def watched(kind, sampling, configs, *, prompts=PROMPTS, taken=0):
+    """A run of the engine; of `taken` slots in a row one is somebody else's."""
+    target = random_target(path="native")
+    engine = Engine(target, max_batch=4, speculation=OFF)
+    config = configs if isinstance(configs, SpeculationConfig) else configs[0]
+    drafter = engine.drafters[config.drafter_key] = Watched(make_drafter(kind, target, config))
+    if taken:
+        target.pool.used[::taken] = True
+        target.pool.free = int((~target.pool.used).sum())
+    outputs = engine.generate(prompts, sampling, configs)
+    return drafter, [output.token_ids for output in outputs]
+
+
+def by_levels(monkeypatch):
+    """No drafter finds a loop."""
+    monkeypatch.setattr("foredraft.heads.native_feature_head.NativeFeatureHead.loop", lambda self, layers: None)
+    monkeypatch.setattr(draft_model, "loop_of", lambda model: None)
+
+
+@pytest.mark.parametrize("taken", [0, 7], ids=["runs", "scattered"])
+@pytest.mark.parametrize("name", SAMPLINGS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_call_drafts_what_levels_draft(kind, name, taken, monkeypatch):
+    sampling, options = SAMPLINGS[name]
+    config = SpeculationConfig(method="watched", num_speculative_tokens=4, **options)
+    calls, draft = [], chain_loop.ChainLoop.draft
+    monkeypatch.setattr(chain_loop.ChainLoop, "draft", lambda self, *parts: calls.append(1) or draft(self, *parts))
+    quick, text = watched(kind, sampling, config, taken=taken)
+    assert len(calls) >= 10
+    by_levels(monkeypatch)
+    slow, wanted = watched(kind, sampling, config, taken=taken)
+    assert text == wanted and quick.held == slow.held and len(quick.drafts) == len(slow.drafts)
+    for one, other in zip(quick.drafts, slow.drafts, strict=True):
+        unlike = {"chances": None, **({"slots": None} if taken else {})}  # a crowded pool gives what comes next
+        assert replace(one, **unlike) == replace(other, **unlike)
+        assert one.chances == (other.chances and pytest.approx(other.chances, rel=1e-5, abs=1e-5))
+    assert sum(map(len, quick.drafts)) > 100
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"draft_confidence_threshold": 0.3},
+        {"tree_size": 6},
+        {"speculative_token_tree": "[[0], [0, 0]]"},
+        {"rejection_sample_method": "standard"},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_other_drafts_go_level_by_level(options, monkeypatch):
+    monkeypatch.setattr(chain_loop.ChainLoop, "draft", None)
+    config = SpeculationConfig(method="watched", num_speculative_tokens=4, **options)
+    drafter, _ = watched("eagle3", SAMPLINGS["seeded"][0], config, prompts=PROMPTS[:2])
+    assert sum(map(len, drafter.drafts)) > 20
+
+
+@pytest.mark.parametrize(
+    ("sampling", "options"),
+    [
+        (SamplingParams(max_new_tokens=12, temperature=1.0, top_k=4, seed=1), {}),
+        (SamplingParams(max_new_tokens=12, frequency_penalty=0.5), {}),
+    ],
+    ids=["top k", "penalty"],
+)
+def test_samplers_that_do_more_go_level_by_level(sampling, options, monkeypatch):
+    monkeypatch.setattr(chain_loop.ChainLoop, "draft", None)
+    config = SpeculationConfig(method="watched", num_speculative_tokens=4, **options)
+    drafter, _ = watched("draft_model", sampling, config, prompts=PROMPTS[:2])
+    assert sum(map(len, drafter.drafts)) > 10
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_chains_and_trees_may_be_asked_for_together(kind, monkeypatch):
+    """Requests of one step that share a drafter and want drafts of different shapes, or choose in other ways."""
+    chain = SpeculationConfig(method="watched", num_speculative_tokens=4)
+    configs = [chain, replace(chain, tree_size=8), chain, replace(chain, draft_confidence_threshold=0.2)] * 2
+    samplings = [SAMPLINGS[name][0] for name in ("greedy", "seeded", "cool", "greedy")] * 2
+    assert len({config.drafter_key for config in configs}) == 1
+    plain = [o.token_ids for o in Engine(random_target(), speculation=OFF).generate(PROMPTS, samplings)]
+    together, text = watched(kind, samplings, configs)
+    assert text == plain
+    by_levels(monkeypatch)
+    levels, _ = watched(kind, samplings, configs)
+    assert [tree.tokens for tree in together.drafts] == [tree.tokens for tree in levels.drafts]
+
+
+@pytest.mark.parametrize("sampling", ["greedy", "seeded", "cool"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_loop_is_its_double(kind, sampling, monkeypatch):
+    """Every call of the extension, with what the engine gives it, beside the loop in Python."""
+    calls, real = [], extension().draft_chain
+
+    def both(program, cache, *parts):
+        tokens, gains = real(program, cache, *parts)
+        wanted_tokens, wanted_gains = chain_double.draft_chain(program, cache, *parts)
+        assert tokens == wanted_tokens
+        for got, wanted in zip(gains, wanted_gains, strict=True):
+            assert got == pytest.approx(wanted, rel=1e-5, abs=1e-5)
+        calls.append(len(tokens))
+        return tokens, gains
+
+    monkeypatch.setattr(chain_loop, "extension", lambda: SimpleNamespace(draft_chain=both))
+    config = SpeculationConfig(method="watched", num_speculative_tokens=5)
+    watched(kind, SAMPLINGS[sampling][0], config)
+    assert len(calls) >= 10 and max(calls) > 1
+
+
+def test_a_chain_ends_where_nothing_speaks_for_a_token():
+    """Logits that are no numbers, as of a head whose states have run out of range."""
+    lost = tree([3, 4, 5], [-0.5, float("nan"), -1.0], [10, 11, 12], "drafter")
+    assert lost.tokens == [3] and lost.slots == [10] and lost.chances == [pytest.approx(0.6065, rel=1e-3)]
+    assert not len(tree([3], [float("nan")], [10], "drafter"))
