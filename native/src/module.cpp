@@ -18,6 +18,7 @@ namespace nb = nanobind;
 using namespace nb::literals;
 
 void bind_choice(nb::module_ &m);  // in bind_choice.cpp
+void bind_suffix(nb::module_ &m);  // in bind_suffix.cpp
 
 namespace foredraft {
 
@@ -277,6 +278,7 @@ NB_MODULE(_native, m) {
     }, "threads"_a, "bytes"_a, "Bytes a second that the threads read from memory of that size, the median of nine passes.");
 
     bind_choice(m);
+    bind_suffix(m);
     m.def("draft_chain", &draft_chain, "program"_a, "cache"_a.none(), "logits"_a, "hidden"_a.none(), "depths"_a, "positions"_a,
           "contexts"_a, "scratch"_a, "divisors"_a, "keys"_a, "ids"_a.none(), "width"_a, "skip"_a = std::vector<int>(),
           "The chains of an autoregressive drafter: tokens and their log-chances.");

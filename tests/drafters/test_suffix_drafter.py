@@ -1,9 +1,17 @@
 import pytest
 from draft_tasks import make_request, task_for
+from suffix_ways import choose, each_way
 
 from foredraft.core.speculation_config import SpeculationConfig
 from foredraft.drafters.drafter import make_drafter
 from foredraft.drafters.suffix import SuffixDrafter
+
+pytestmark = each_way
+
+
+@pytest.fixture(autouse=True)
+def chosen(way, monkeypatch):
+    choose(way, monkeypatch)
 
 
 def make_suffix_drafter(*, max_cached=10):
@@ -33,8 +41,7 @@ def test_follows_the_text_as_it_grows():
     assert propose(drafter, request).tokens == [3, 4]
     request.tokens += [3]
     assert propose(drafter, request).tokens == [4, 9, 1]
-    own = drafter.texts[request.id]
-    assert own.tree.texts[own.sequence] == request.tokens
+    assert drafter.texts[request.id].texts == {0: request.tokens}
 
 
 def test_repeating_text_drafts_a_full_length():

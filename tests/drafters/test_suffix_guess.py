@@ -4,10 +4,10 @@ from math import prod
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from suffix_ways import each_way
 
 from foredraft.core.draft_tree import ROOT, DraftTree
-from foredraft.drafters.suffix_guess import GuessLimits, best_guess
-from foredraft.drafters.suffix_tree import SuffixTree
+from foredraft.drafters.suffix_guess import GuessLimits
 
 ALPHABET, DEPTH = 3, 5
 texts = st.lists(st.integers(0, ALPHABET - 1), min_size=1, max_size=40)
@@ -21,8 +21,8 @@ limits = st.builds(
 )
 
 
-def tree_of(sequences, depth=DEPTH):
-    tree = SuffixTree(depth)
+def tree_of(way, sequences, depth=DEPTH):
+    tree = way.make(depth)
     for text in sequences:
         tree.insert(text)
     return tree
@@ -70,10 +70,11 @@ def probability(string, path, sequences):
     return prob
 
 
+@each_way
 @settings(max_examples=150, deadline=None)
 @given(st.lists(texts, min_size=1, max_size=3), texts, limits)
-def test_chain_is_the_best_likeliest_continuation(sequences, context, limits):
-    guess = best_guess(tree_of(sequences), context, limits)
+def test_chain_is_the_best_likeliest_continuation(way, sequences, context, limits):
+    guess = way.best_guess(tree_of(way, sequences), context, limits)
     every, least = [((), 0.0)], [0.0]
     for matched in matches(context, sequences):
         room = min(limits.nodes, limits.depth, int(limits.factor * matched + 1e-6), DEPTH - matched)
@@ -85,13 +86,14 @@ def test_chain_is_the_best_likeliest_continuation(sequences, context, limits):
     assert guess.score >= max(least) - 1e-9
 
 
+@each_way
 @settings(max_examples=60, deadline=None)
 @given(st.lists(texts, min_size=1, max_size=2), texts, limits)
-def test_tree_holds_the_most_probable_nodes_of_the_best_match(sequences, context, limits):
+def test_tree_holds_the_most_probable_nodes_of_the_best_match(way, sequences, context, limits):
     wide = make_limits(
         nodes=limits.nodes, depth=limits.depth, width=ALPHABET, factor=limits.factor, min_prob=limits.min_prob
     )
-    guess = best_guess(tree_of(sequences), context, wide)
+    guess = way.best_guess(tree_of(way, sequences), context, wide)
     scores = [0.0]
     for matched in matches(context, sequences):
         deepest = min(limits.depth, DEPTH - matched)
@@ -102,11 +104,12 @@ def test_tree_holds_the_most_probable_nodes_of_the_best_match(sequences, context
     assert guess.score == pytest.approx(max(scores))
 
 
+@each_way
 @settings(max_examples=60, deadline=None)
 @given(st.lists(texts, min_size=1, max_size=3), texts, limits, st.integers(2, 3))
-def test_tree_keeps_to_its_limits(sequences, context, limits, width):
+def test_tree_keeps_to_its_limits(way, sequences, context, limits, width):
     wide = make_limits(nodes=limits.nodes, depth=limits.depth, width=width)
-    guess = best_guess(tree_of(sequences), context, wide)
+    guess = way.best_guess(tree_of(way, sequences), context, wide)
     children: dict[int, list[int]] = {}
     depths = {ROOT: 0}
     for node, (token, parent) in enumerate(zip(guess.tokens, guess.parents, strict=True)):
@@ -117,22 +120,24 @@ def test_tree_keeps_to_its_limits(sequences, context, limits, width):
     assert all(len(set(siblings)) == len(siblings) <= width for siblings in children.values())
 
 
-def test_tree_takes_nodes_by_probability():
-    tree = tree_of([[1, 5, 7], [1, 5, 8], [1, 5, 7], [1, 6, 9]])
-    guess = best_guess(tree, [1], make_limits(width=2, factor=5.0))
+@each_way
+def test_tree_takes_nodes_by_probability(way):
+    tree = tree_of(way, [[1, 5, 7], [1, 5, 8], [1, 5, 7], [1, 6, 9]])
+    guess = way.best_guess(tree, [1], make_limits(width=2, factor=5.0))
     assert guess.tokens == [5, 7, 6, 8, 9]
     assert guess.parents == [-1, 0, -1, 0, 2]
     assert guess.score == pytest.approx(0.75 + 0.5 + 0.25 + 0.25 + 0.25)
 
 
+@each_way
 @settings(max_examples=60, deadline=None)
 @given(st.lists(texts, min_size=1, max_size=2), texts, limits, st.integers(1, 3))
-def test_chances_are_shares_of_what_followed(sequences, context, limits, width):
+def test_chances_are_shares_of_what_followed(way, sequences, context, limits, width):
     """Each given its parent; the sum of their products along paths is the score that ranks guesses."""
     wide = make_limits(
         nodes=limits.nodes, depth=limits.depth, width=width, factor=limits.factor, min_prob=limits.min_prob
     )
-    guess = best_guess(tree_of(sequences), context, wide)
+    guess = way.best_guess(tree_of(way, sequences), context, wide)
     tree = DraftTree(tokens=guess.tokens, parents=guess.parents, drafters=["suffix"] * len(guess.tokens))
     suffixes = [context[-length:] for length in matches(context, sequences)]
     wanted = [
@@ -145,46 +150,53 @@ def test_chances_are_shares_of_what_followed(sequences, context, limits, width):
     assert sum(products) == pytest.approx(guess.score)
 
 
-def test_probability_is_the_product_of_shares():
-    tree = tree_of([[1, 2, 3], [1, 2, 4], [1, 2, 3], [1, 5, 6]])
-    guess = best_guess(tree, [1], make_limits())
+@each_way
+def test_probability_is_the_product_of_shares(way):
+    tree = tree_of(way, [[1, 2, 3], [1, 2, 4], [1, 2, 3], [1, 5, 6]])
+    guess = way.best_guess(tree, [1], make_limits())
     assert guess.tokens == [2, 3]
     assert guess.chances == pytest.approx([3 / 4, 2 / 3])
     assert guess.score == pytest.approx(3 / 4 + 3 / 4 * 2 / 3)
 
 
+@each_way
 @pytest.mark.parametrize(("min_prob", "drafted"), [(0.5, [2, 3]), (0.51, [2]), (0.76, [])])
-def test_chain_stops_below_the_least_probability(min_prob, drafted):
-    tree = tree_of([[1, 2, 3], [1, 2, 4], [1, 2, 3], [1, 5, 6]])
-    assert best_guess(tree, [1], make_limits(min_prob=min_prob)).tokens == drafted
+def test_chain_stops_below_the_least_probability(way, min_prob, drafted):
+    tree = tree_of(way, [[1, 2, 3], [1, 2, 4], [1, 2, 3], [1, 5, 6]])
+    assert way.best_guess(tree, [1], make_limits(min_prob=min_prob)).tokens == drafted
 
 
+@each_way
 @pytest.mark.parametrize(("factor", "drafted"), [(0.0, 0), (0.4, 0), (0.5, 1), (1.0, 2), (1.5, 3)])
-def test_length_is_bounded_by_the_match(factor, drafted):
-    tree = tree_of([[1, 2, 3, 4, 5, 6, 7]], depth=24)
-    assert len(best_guess(tree, [9, 1, 2], make_limits(factor=factor)).tokens) == drafted
+def test_length_is_bounded_by_the_match(way, factor, drafted):
+    tree = tree_of(way, [[1, 2, 3, 4, 5, 6, 7]], depth=24)
+    assert len(way.best_guess(tree, [9, 1, 2], make_limits(factor=factor)).tokens) == drafted
 
 
+@each_way
 @pytest.mark.parametrize("tree_depth", [3, 24])
-def test_longer_match_wins_a_tie(tree_depth):
-    tree = tree_of([[8, 1, 5], [9, 1, 6], [9, 1, 6], [7, 1, 6]], depth=tree_depth)
-    assert best_guess(tree, [8, 1], make_limits(depth=1)).tokens == [5]
+def test_longer_match_wins_a_tie(way, tree_depth):
+    tree = tree_of(way, [[8, 1, 5], [9, 1, 6], [9, 1, 6], [7, 1, 6]], depth=tree_depth)
+    assert way.best_guess(tree, [8, 1], make_limits(depth=1)).tokens == [5]
 
 
+@each_way
 @pytest.mark.parametrize("copies", [1, 20])
-def test_latest_continuation_wins_a_tie(copies):
-    tree = tree_of([[1, 5], [1, 6]] * copies)
-    assert best_guess(tree, [1], make_limits()).tokens == [6]
+def test_latest_continuation_wins_a_tie(way, copies):
+    tree = tree_of(way, [[1, 5], [1, 6]] * copies)
+    assert way.best_guess(tree, [1], make_limits()).tokens == [6]
 
 
+@each_way
 @pytest.mark.parametrize("width", [1, 2])
-def test_text_repeated_for_longer_than_the_tree_is_deep_drafts_a_full_length(width):
+def test_text_repeated_for_longer_than_the_tree_is_deep_drafts_a_full_length(way, width):
     text = list(range(100, 140))
-    tree = tree_of([text], depth=8)
-    assert best_guess(tree, text[:30], make_limits(depth=5, factor=1.0, width=width)).tokens == text[30:34]
+    tree = tree_of(way, [text], depth=8)
+    assert way.best_guess(tree, text[:30], make_limits(depth=5, factor=1.0, width=width)).tokens == text[30:34]
 
 
-def test_only_a_higher_score_beats_the_one_given():
-    tree = tree_of([[1, 2]])
-    assert best_guess(tree, [1], make_limits(), to_beat=0.9).tokens == [2]
-    assert best_guess(tree, [1], make_limits(), to_beat=1.0).tokens == []
+@each_way
+def test_only_a_higher_score_beats_the_one_given(way):
+    tree = tree_of(way, [[1, 2]])
+    assert way.best_guess(tree, [1], make_limits(), to_beat=0.9).tokens == [2]
+    assert way.best_guess(tree, [1], make_limits(), to_beat=1.0).tokens == []

@@ -3,6 +3,7 @@ from itertools import product
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from suffix_ways import each_way
 
 from foredraft.drafters.suffix_tree import BUCKET, Node, SuffixTree
 
@@ -22,8 +23,9 @@ def assert_counts(tree, sequences):
             assert tree.count(string) == occurrences(string, sequences), string
 
 
-def test_counts_overlapping_occurrences():
-    tree = SuffixTree(4)
+@each_way
+def test_counts_overlapping_occurrences(way):
+    tree = way.make(4)
     tree.insert([1, 1, 1, 2])
     assert [tree.count(string) for string in ([1], [1, 1], [1, 1, 1], [1, 2], [2, 1])] == [3, 2, 1, 1, 0]
 
@@ -46,19 +48,21 @@ def test_no_string_is_longer_than_the_depth():
     assert not inner.children[1].children
 
 
+@each_way
 @settings(max_examples=40, deadline=None)
 @given(st.lists(texts, max_size=4))
-def test_counts_equal_brute_force(sequences):
-    tree = SuffixTree(DEPTH)
+def test_counts_equal_brute_force(way, sequences):
+    tree = way.make(DEPTH)
     for text in sequences:
         tree.insert(text)
     assert_counts(tree, sequences)
 
 
+@each_way
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 2), st.lists(st.integers(0, ALPHABET - 1), max_size=12)), max_size=20))
-def test_sequences_may_grow_side_by_side(pieces):
-    tree, whole = SuffixTree(DEPTH), [[], [], []]
+def test_sequences_may_grow_side_by_side(way, pieces):
+    tree, whole = way.make(DEPTH), [[], [], []]
     numbers = [tree.insert([]) for _ in whole]
     for which, piece in pieces:
         tree.extend(numbers[which], piece)
@@ -66,10 +70,11 @@ def test_sequences_may_grow_side_by_side(pieces):
     assert_counts(tree, whole)
 
 
+@each_way
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(texts, st.booleans()), max_size=5), st.lists(st.integers(0, ALPHABET - 1), max_size=20))
-def test_removed_sequences_leave_the_counts_of_the_others(sequences, more):
-    tree = SuffixTree(DEPTH)
+def test_removed_sequences_leave_the_counts_of_the_others(way, sequences, more):
+    tree = way.make(DEPTH)
     numbers = [tree.insert(text) for text, _ in sequences]
     for number, (_, stays) in zip(numbers, sequences, strict=True):
         if not stays:
@@ -81,15 +86,16 @@ def test_removed_sequences_leave_the_counts_of_the_others(sequences, more):
     assert_counts(tree, [text + more for text in rest.values()])
 
 
+@each_way
 @settings(max_examples=40, deadline=None)
 @given(st.lists(texts, max_size=4), st.randoms(use_true_random=False))
-def test_a_tree_without_sequences_is_empty(sequences, order):
-    tree = SuffixTree(DEPTH)
+def test_a_tree_without_sequences_is_empty(way, sequences, order):
+    tree = way.make(DEPTH)
     numbers = [tree.insert(text) for text in sequences]
     order.shuffle(numbers)
     for number in numbers:
         tree.remove(number)
-    assert (tree.root.children, tree.texts, tree.ends) == ({}, {}, {})
+    assert way.is_empty(tree)
 
 
 @settings(max_examples=40, deadline=None)

@@ -9,8 +9,9 @@ from foredraft.core.draft_tree import DraftTree
 from foredraft.core.request import Request
 from foredraft.core.speculation_config import SpeculationConfig
 from foredraft.drafters.drafter import DrafterNeeds, DraftTask, Observation, register
-from foredraft.drafters.suffix_guess import GuessLimits, best_guess
+from foredraft.drafters.suffix_guess import GuessLimits
 from foredraft.drafters.suffix_tree import SuffixTree
+from foredraft.drafters.suffix_trees import suffix_trees
 from foredraft.model.target import Target
 
 
@@ -26,37 +27,26 @@ class SuffixDrafter:
     needs = DrafterNeeds(instant=True, told=False)
 
     def __init__(self, *, depth: int, max_cached: int) -> None:
+        self.trees = suffix_trees()
         self.max_cached = max_cached
-        self.past = SuffixTree(depth)
+        self.past = self.trees.make(depth)
         self.cached: deque[int] = deque()  # sequences of the shared tree, oldest first
-        self.texts: dict[int, LiveText] = {}  # by request
+        self.texts: dict[int, SuffixTree] = {}  # by request: a tree of its text alone
 
     def propose(self, tasks: list[DraftTask]) -> list[DraftTree]:
-        return [self.draft(task) for task in tasks]
+        orders = [(self.text_of(task), task.request.tokens, guess_limits(task)) for task in tasks]
+        return [
+            DraftTree(tokens=tokens, parents=parents, drafters=[self.name] * len(tokens), chances=chances)
+            for tokens, parents, chances in self.trees.guesses(self.past, orders)
+        ]
 
-    def draft(self, task: DraftTask) -> DraftTree:
-        """The tree for one task; empty where no suffix of the text has a likely continuation."""
-        text = self.text_for(task)
-        context = task.request.tokens[-max(text.tree.depth, self.past.depth) :]
-        limits = guess_limits(task)
-        own = best_guess(text.tree, context, limits)
-        past = best_guess(self.past, context, limits, to_beat=own.score)
-        best = past if past.tokens else own
-        return DraftTree(
-            tokens=best.tokens,
-            parents=best.parents,
-            drafters=[self.name] * len(best.tokens),
-            chances=best.chances,
-        )
-
-    def text_for(self, task: DraftTask) -> "LiveText":
-        """The request's own tree, brought up to its last token."""
-        request = task.request
-        if request.id not in self.texts:
-            self.texts[request.id] = LiveText(task.speculation.suffix_decoding_max_tree_depth)
-        text = self.texts[request.id]
-        text.extend(request.tokens)
-        return text
+    def text_of(self, task: DraftTask) -> SuffixTree:
+        """The request's own tree, which may lack its last tokens."""
+        known = self.texts.get(task.request.id)
+        if known is None:
+            known = self.texts[task.request.id] = self.trees.make(task.speculation.suffix_decoding_max_tree_depth)
+            known.insert([])  # sequence OWN
+        return known
 
     def observe(self, observations: list[Observation]) -> None:
         """There is nothing to learn here: `propose` reads what is new from the request's tokens."""
@@ -68,19 +58,6 @@ class SuffixDrafter:
             self.cached.append(self.past.insert(request.output))
         while len(self.cached) > self.max_cached:
             self.past.remove(self.cached.popleft())
-
-
-class LiveText:
-    """A suffix tree over one growing text."""
-
-    def __init__(self, depth: int) -> None:
-        self.tree = SuffixTree(depth)
-        self.sequence = self.tree.insert([])
-
-    def extend(self, tokens: list[int]) -> None:
-        """Take in the tokens that were added since the last call."""
-        known = len(self.tree.texts[self.sequence])
-        self.tree.extend(self.sequence, tokens[known:])
 
 
 def guess_limits(task: DraftTask) -> GuessLimits:

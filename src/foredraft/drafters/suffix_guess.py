@@ -5,13 +5,13 @@ A token's probability is its share of what followed the string before it, times 
 
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from typing import NamedTuple
 
 from foredraft.core.draft_tree import ROOT
 from foredraft.drafters.suffix_tree import Place, SuffixTree, size
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class GuessLimits:
+class GuessLimits(NamedTuple):  # a tuple is made and read fastest; there is one for each request and step
     """How far a guess may go.
 
     Attributes:
@@ -52,6 +52,29 @@ class Guess:
         self.chances.append(share)
         self.score += prob
         return len(self.tokens) - 1
+
+
+Order = tuple[SuffixTree, list[int], GuessLimits]  # a tree of one text alone, that text by now, how far to guess
+Drafted = tuple[list[int], list[int], list[float]]  # tokens, parents and chances, as in `DraftTree`
+OWN = 0  # sequence of the text in the tree of it alone
+
+
+def guesses(past: SuffixTree, orders: list[Order]) -> list[Drafted]:
+    """For each order the guess of the higher score by the tree of its text or by that of past ones, ties to its own.
+
+    What the text has grown by is added to its tree before.
+    """
+    return [guess_after(past, *order) for order in orders]
+
+
+def guess_after(past: SuffixTree, own: SuffixTree, tokens: list[int], limits: GuessLimits) -> Drafted:
+    own.extend(OWN, tokens[len(own.texts[OWN]) :])
+    context = tokens[-max(own.depth, past.depth) :]
+    best = best_guess(own, context, limits)
+    other = best_guess(past, context, limits, to_beat=best.score)
+    if other.tokens:
+        best = other
+    return best.tokens, best.parents, best.chances
 
 
 def best_guess(tree: SuffixTree, context: list[int], limits: GuessLimits, to_beat: float = 0.0) -> Guess:

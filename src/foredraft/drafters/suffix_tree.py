@@ -4,6 +4,8 @@ The tree counts every string of up to `depth` tokens in a set of sequences. Writ
 a token, about 10 MB for 2,000 tokens. So a string seen at most `BUCKET` times is no node but a bucket, the tuple of its
 occurrences, whose continuations are read from the sequences themselves; it bursts into a node when it grows past that.
 This bounds nodes by depth / BUCKET a token, and needs no edges to split and merge as tokens are appended or removed.
+
+`native/src/suffix_tree.cpp` and `suffix_guess.cpp` do the same in C++: what changes here changes there.
 """
 
 from collections.abc import Iterable

@@ -1,0 +1,102 @@
+#include "suffix_guess.hpp"
+
+#include <algorithm>
+#include <tuple>
+
+// A product and a sum that are fused round once instead of twice: chances would not be those of Python.
+#if defined(__clang__)
+#pragma STDC FP_CONTRACT OFF
+#elif defined(__GNUC__)
+#pragma GCC optimize("fp-contract=off")
+#endif
+
+namespace foredraft::suffix {
+
+void Guess::clear(double from) {
+    tokens.clear(), parents.clear(), chances.clear();
+    score = from, truncated = false;
+}
+
+int Guess::add(Token token, int parent, double share, double prob) {
+    tokens.push_back(token);
+    parents.push_back(parent);
+    chances.push_back(share);
+    score += prob;
+    return int(tokens.size()) - 1;
+}
+
+const Guess &Guesser::best(SuffixTree &tree, const Context &context, const Limits &limits, double to_beat) {
+    tree.suffixes(context.end, context.length, context.own, suffixes_);
+    best_.clear(to_beat);
+    last_.clear(0);
+    std::uint32_t occurrences = 0, node = suffixes_.node;
+    for (int matched = suffixes_.length + int(suffixes_.buckets.size()); matched > 0; matched--) {
+        const int longer = matched - suffixes_.length;
+        const Place place = longer > 0 ? suffixes_.buckets[longer - 1] : tree.place_of(node);
+        if (longer <= 0) node = tree.entries()[node].inner.suffix;
+        const double room = limits.factor * matched + 1e-6;
+        const int nodes = room < limits.nodes ? int(room) : limits.nodes;
+        if (nodes <= best_.score) break;
+        if (place.size == occurrences && !last_.truncated) continue;
+        last_.clear(0);
+        limits.width == 1 ? chain(tree, place, matched, nodes, limits) : branches(tree, place, matched, nodes, limits);
+        occurrences = place.size;
+        if (last_.score > best_.score) best_ = last_;
+    }
+    return best_;
+}
+
+void Guesser::chain(SuffixTree &tree, const Place &from, int matched, int nodes, const Limits &limits) {
+    Place place = from;
+    Follower next;
+    double prob = 1;
+    const int end = std::min(tree.depth(), matched + std::min(nodes, limits.depth));
+    for (int depth = matched; depth < end; depth++) {
+        if (!tree.follower(place, depth, next)) break;
+        const double share = double(next.place.size) / place.size;
+        prob *= share;
+        if (prob < limits.min_prob) break;
+        last_.add(next.token, int(last_.tokens.size()) - 1, share, prob);
+        last_.truncated = depth + 1 == tree.depth();
+        place = next.place;
+    }
+}
+
+// As Python compares tuples; turned round, since a heap has its largest first.
+bool Guesser::Waiting::operator<(const Waiting &other) const {
+    return std::tie(other.cost, other.parent, other.rank) < std::tie(cost, parent, rank);
+}
+
+void Guesser::branches(SuffixTree &tree, const Place &from, int matched, int nodes, const Limits &limits) {
+    frontier_.clear();
+    reached_.clear();
+    Place place = from;
+    int node = -1, depth = matched;
+    double prob = 1;
+    const int deepest = std::min(tree.depth(), matched + limits.depth);
+    while (int(last_.tokens.size()) < nodes) {
+        if (depth < deepest) reach(tree, place, depth, node, prob, limits);
+        if (frontier_.empty()) break;
+        std::pop_heap(frontier_.begin(), frontier_.end());
+        const Reached &one = reached_[frontier_.back().reached];
+        frontier_.pop_back();
+        prob = -one.cost, place = one.place, depth = one.depth;
+        node = last_.add(one.token, one.parent, one.share, prob);
+        last_.truncated |= depth == tree.depth();
+    }
+}
+
+// Put what follows `node`, whose string is at `place`, on the frontier.
+void Guesser::reach(SuffixTree &tree, const Place &place, int depth, int node, double prob, const Limits &limits) {
+    tree.followers(place, depth, limits.width, followers_);
+    for (int rank = 0; rank < int(followers_.size()); rank++) {
+        const Follower &next = followers_[rank];
+        const double share = double(next.place.size) / place.size;
+        if (prob * share < limits.min_prob) continue;
+        frontier_.push_back({-prob * share, node, rank, reached_.size()});
+        std::push_heap(frontier_.begin(), frontier_.end());
+        reached_.push_back({-prob * share, node, rank, share, next.token, next.place, depth + 1});
+    }
+}
+
+}  // namespace foredraft::suffix
