@@ -203,13 +203,9 @@ def test_the_extension_serves_unless_it_is_switched_off(monkeypatch):
     assert suffix_trees().make is SuffixTree
 
 
-@pytest.mark.parametrize("lack", ["extension", "trees"])
-def test_without_it_python_serves(monkeypatch, lack):
+def test_without_it_python_serves(monkeypatch):
     monkeypatch.delenv(native_runtime.VARIABLE, raising=False)
-    if lack == "extension":
-        monkeypatch.setattr("foredraft.drafters.suffix_trees.installed", lambda: False)
-    else:
-        monkeypatch.setattr("foredraft.drafters.suffix_trees.extension", lambda: native_runtime)
+    monkeypatch.setattr(native_runtime, "installed", lambda: False)
     assert suffix_trees().make is SuffixTree
 
 

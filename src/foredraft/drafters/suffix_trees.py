@@ -3,13 +3,12 @@
 Both count, guess and forget alike, bit for bit; a native guess takes a few microseconds.
 """
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from foredraft.drafters.suffix_guess import Drafted, Order, guesses
 from foredraft.drafters.suffix_tree import SuffixTree
-from foredraft.model.native_runtime import OFF, VARIABLE, extension, installed
+from foredraft.model.native_runtime import helpers
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +25,5 @@ class SuffixTrees:
 
 
 def suffix_trees() -> SuffixTrees:
-    if os.environ.get(VARIABLE, "").lower() == OFF or not installed() or not hasattr(extension(), "suffix_guesses"):
-        return SuffixTrees(SuffixTree, guesses)
-    return SuffixTrees(extension().SuffixTree, extension().suffix_guesses)
+    native = helpers()
+    return SuffixTrees(SuffixTree, guesses) if native is None else SuffixTrees(native.SuffixTree, native.suffix_guesses)

@@ -112,6 +112,12 @@ def extension() -> ModuleType:
     return import_module(EXTENSION)
 
 
+def helpers() -> ModuleType | None:
+    """The extension for what is no forward: noise, choice, suffix trees; none where it is off or not installed."""
+    off = os.environ.get(VARIABLE, "").lower() == OFF
+    return None if off or not installed() else extension()
+
+
 @cache
 def thread_pool(threads: int) -> Any:
     """The pool that all programs of the process with so many threads share; it goes when the process ends."""

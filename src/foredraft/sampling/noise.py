@@ -4,14 +4,14 @@ Every value is a hash of its coordinates. Nothing is drawn from a stateful gener
 later replay see the same noise for the same seed, position and token.
 """
 
-import os
 from collections.abc import Sequence
 from functools import lru_cache
 from hashlib import blake2b
-from types import ModuleType
 
 import torch
 from torch import Tensor
+
+from foredraft.model.native_runtime import helpers
 
 BITS = 64
 MASK = (1 << BITS) - 1
@@ -26,19 +26,7 @@ UNIT = 2.0**-UNIT_BITS
 # Rows are hashed in pieces this large so that the working set stays in the second-level cache.
 CHUNK = 1 << 17
 
-
-def native_module() -> ModuleType | None:
-    """The native extension, which has the same noise at a fraction of the time; none where it cannot be used."""
-    if os.environ.get("FOREDRAFT_NATIVE", "").lower() == "off":
-        return None
-    try:
-        import foredraft_native
-    except ImportError:
-        return None
-    return foredraft_native if hasattr(foredraft_native, "gumbel_rows") else None
-
-
-native = native_module()
+native = helpers()  # has the same noise at a fraction of the time
 NATIVE_LOGITS = (torch.bfloat16, torch.float32)
 
 
