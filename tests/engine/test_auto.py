@@ -45,7 +45,7 @@ class Restless(Decider):
 @pytest.fixture
 def restless(engine: Engine, monkeypatch: pytest.MonkeyPatch):
     kept, engine.policy.decider = engine.policy.decider, Restless()
-    monkeypatch.setattr(policy, "HOLD_STEPS", 0)
+    monkeypatch.setattr(policy, "hold_for", lambda requests, plain_seconds: 0)
     monkeypatch.setattr(policy.Policy, "paying_together", lambda self, plans, prices: plans)
     yield engine
     engine.policy.decider = kept

@@ -13,6 +13,7 @@ from foredraft.engine.writing import prompt_logprobs
 from foredraft.model.capture import States
 from foredraft.model.slot_pool import SlotPool
 from foredraft.sampling.joint_choice import drawn_together, greedy_together
+from foredraft.sampling.noise import likeliest
 from foredraft.verification.verifier import accept
 
 
@@ -132,7 +133,7 @@ def share_successors(batch: list[Work]) -> None:
     for work in batch:
         if work.verdict is not None and (count := work.running.wanted_successors):
             size = work.running.sampler.vocabulary.size
-            work.successors = work.logits[:, :size].topk(min(count, size), dim=-1).indices.tolist()
+            work.successors = likeliest(work.logits[:, :size], min(count, size))
 
 
 def kept_rows(work: Work) -> slice | Tensor:

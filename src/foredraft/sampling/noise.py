@@ -116,6 +116,13 @@ def choose(
     return native.choose(logits, divisors, keys)
 
 
+def likeliest(logits: Tensor, count: int) -> list[list[int]]:
+    """The tokens of the `count` largest of each row of logits [R, V], the largest first."""
+    if natively_chosen(logits):
+        return native.top(logits, count)[1]
+    return logits.topk(count, dim=-1).indices.tolist()
+
+
 def uniform(seed: int, position: int, stream: str, index: int) -> float:
     """A number in [0, 1) keyed by its arguments; independent between streams and of `gumbel`."""
     key = mixed_int(seed ^ stream_salt(stream))

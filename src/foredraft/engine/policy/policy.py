@@ -26,8 +26,11 @@ from foredraft.model.slot_pool import SlotPool
 
 PLAIN_LABEL, OTHER_LABEL = "plain", "other"
 MOST_LABELS = 64  # ways told apart when choices are counted; requests may bring any number of them
-HOLD_STEPS, HOLD_MORE = 3, 7  # further steps for which a decision stands, of few requests and of many
+HOLD_STEPS, HOLD_MORE = 3, 7  # further steps for which a decision stands at least, of few requests and of many
 MANY = 8  # requests
+DECIDING, DECIDING_EACH = 1e-4, 4e-5  # seconds that a decision takes, and more for each request
+DECIDING_SHARE = 0.03  # of the time that deciding may take: where steps are short, decisions stand for longer
+HOLD_MOST = 16
 ASK_FACTOR = 1.5  # what looking at an instant draft costs in all, in units of making it
 SURE_FIRST, SURE_EVERY = 4, 16  # how sure the target is is looked at in so many first steps, then every so many
 LOGITS_ROOT = 0  # the root's row
@@ -46,7 +49,7 @@ class Policy:
         costs: What steps and drafts cost now; none until a request leaves a choice.
         seats: The deciding requests of the current step.
         values, experiment: By what plans are compared since the last decision, and what the current step tries.
-        held, held_steps: Requests of the last decision, and steps since.
+        held, held_steps, hold_steps: Requests of the last decision, steps since, and further steps it stands for.
         ask_price: Tokens that asking an instant drafter costs.
         surplus: Seconds that first drafts of this step took beyond what was expected.
         plain_seconds: What plain decoding would have taken for all tokens written so far.
@@ -62,7 +65,7 @@ class Policy:
         self.values: Values | None = None
         self.experiment: Experiment | None = None
         self.held: list[int] | None = None
-        self.held_steps = 0
+        self.held_steps, self.hold_steps = 0, HOLD_STEPS
         self.ask_price = 0.0
         self.surplus = 0.0
         self.plain_seconds = 0.0
@@ -154,8 +157,7 @@ class Policy:
         slowly, and deciding takes time."""
         self.held_steps += 1
         self.experiment, self.surplus = None, 0.0
-        steps = HOLD_STEPS if len(self.seats) < MANY else HOLD_MORE
-        return self.held_steps <= steps and self.held == [seat.id for seat in self.seats]
+        return self.held_steps <= self.hold_steps and self.held == [seat.id for seat in self.seats]
 
     def decide(self, prices: StepPrices) -> None:
         """Choose a way for every request, as if there were no instant drafts."""
@@ -168,7 +170,7 @@ class Policy:
         ids = [seat.id for seat in self.seats]
         if ids != self.held:
             self.decider.renew()
-        self.held, self.held_steps = ids, 0
+        self.held, self.held_steps, self.hold_steps = ids, 0, hold_for(len(ids), prices.step(0))
         instant = {way.label for seat in self.seats for way in seat.known.ways if way.instant}
         dearest = max((prices.draft(label, 1) for label in instant), default=0.0)
         self.ask_price = ASK_FACTOR * dearest * len(self.seats) / prices.step(0)
@@ -341,3 +343,10 @@ def sampling(batch: Sequence[Work]) -> bool:
 def sureness(logits: Tensor) -> float:
     """Probability of the likeliest token, [V] raw logits."""
     return logits.float().softmax(-1).max().item()
+
+
+def hold_for(requests: int, plain_seconds: float) -> int:
+    """Further steps that a decision for so many requests stands for, where a plain step takes so long."""
+    least = HOLD_STEPS if requests < MANY else HOLD_MORE
+    worth = (DECIDING + DECIDING_EACH * requests) / (DECIDING_SHARE * plain_seconds)
+    return max(least, min(HOLD_MOST, round(worth)))
