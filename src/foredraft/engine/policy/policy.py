@@ -50,7 +50,7 @@ class Policy:
         seats: The deciding requests of the current step.
         values, experiment: By what plans are compared since the last decision, and what the current step tries.
         held, held_steps, hold_steps: Requests of the last decision, steps since, and further steps it stands for.
-        ask_price: Tokens that asking an instant drafter costs.
+        ask_prices: Tokens that asking an instant drafter for one request costs, by way to draft.
         surplus: Seconds that first drafts of this step took beyond what was expected.
         plain_seconds: What plain decoding would have taken for all tokens written so far.
     """
@@ -66,7 +66,7 @@ class Policy:
         self.experiment: Experiment | None = None
         self.held: list[int] | None = None
         self.held_steps, self.hold_steps = 0, HOLD_STEPS
-        self.ask_price = 0.0
+        self.ask_prices: dict[str, float] = {}
         self.surplus = 0.0
         self.plain_seconds = 0.0
 
@@ -172,8 +172,10 @@ class Policy:
             self.decider.renew()
         self.held, self.held_steps, self.hold_steps = ids, 0, hold_for(len(ids), prices.step(0))
         instant = {way.label for seat in self.seats for way in seat.known.ways if way.instant}
-        dearest = max((prices.draft(label, 1) for label in instant), default=0.0)
-        self.ask_price = ASK_FACTOR * dearest * len(self.seats) / prices.step(0)
+        # A request's share of a call holds everybody up: 1 / n of its seconds, in which n requests would write.
+        self.ask_prices = {
+            label: ASK_FACTOR * prices.draft(label, len(self.seats)) / prices.step(0) for label in instant
+        }
 
     def final(self) -> list[Plan]:
         """What was decided, but for instant drafts worth more; an experiment waits where there is one of these."""
@@ -228,8 +230,9 @@ class Policy:
         for seat in self.seats:
             if seat.depth > 0 and not seat.known.fixed:
                 for place in seat.known.instant:
-                    if seat.known.asks(place, self.ask_price):
-                        asked.setdefault(seat.known.ways[place].label, []).append((seat, place))
+                    label = seat.known.ways[place].label
+                    if seat.known.asks(place, self.ask_prices.get(label, 0.0)):
+                        asked.setdefault(label, []).append((seat, place))
         for label, group in asked.items():
             start = perf_counter()
             orders = [(seat.work, seat.work.running.options[place]) for seat, place in group]
