@@ -10,6 +10,7 @@ import json
 import sys
 from pathlib import Path
 
+from command_line import run_command
 from cyclopts import App
 from drafter_contestants import configs_of
 from provenance import provenance
@@ -18,7 +19,7 @@ from rich.progress import track
 from rich.table import Table
 from workloads import in_turn, suite
 
-from foredraft import Engine, SamplingParams, SpeculationConfig, UserError
+from foredraft import Engine, SamplingParams, SpeculationConfig
 from foredraft.core.replaced_file import replace_text
 from foredraft.model.native_decoder import NativeDecoder
 
@@ -55,13 +56,10 @@ def main(
         prompt_tokens: Longer prompts are cut to so many.
         batch: Requests that speculate together.
     """
-    try:
-        engine = Engine.from_pretrained(target, dtype=dtype, native=native, threads=threads, max_batch=batch)
-        texts = in_turn(list(suite([], prompts_dir).values()))[:prompts]
-        encoded = [engine.chat([{"role": "user", "content": text}])[:prompt_tokens] for text in texts]
-        configs = configs_for(contestants, draft_model)
-    except UserError as error:
-        raise SystemExit(f"error: {error}") from None
+    engine = Engine.from_pretrained(target, dtype=dtype, native=native, threads=threads, max_batch=batch)
+    texts = in_turn(list(suite([], prompts_dir).values()))[:prompts]
+    encoded = [engine.chat([{"role": "user", "content": text}])[:prompt_tokens] for text in texts]
+    configs = configs_for(contestants, draft_model)
     cells = [
         cell for temperature in TEMPERATURES for cell in compare(engine, configs, encoded, temperature, max_new_tokens)
     ]
@@ -128,4 +126,4 @@ def show(cells: list[dict]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(app())
+    sys.exit(run_command(app, None))

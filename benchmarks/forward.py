@@ -24,7 +24,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated
 
-from cyclopts import App, CycloptsError, Parameter
+from command_line import run_command
+from cyclopts import App, Parameter
 from drafters import names_in, refuse_named
 from forward_contestants import ContestantFailure, Entrant, at_work, chosen, entrants
 from forward_figures import findings
@@ -36,7 +37,6 @@ from provenance import provenance
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress
 
-from foredraft import UserError
 from foredraft.core.errors import require
 from foredraft.core.sampling_params import whole, within
 from foredraft.evaluation.report import write_record
@@ -190,14 +190,7 @@ def left_out_for_its_logits(result: Mapping, name: str) -> bool:
 
 def command(arguments: list[str] | None = None) -> int:
     """Run the command line; a mistake is one line and exit code 2, a contestant that does not start exit code 1."""
-    try:
-        return app(arguments, print_error=False, exit_on_error=False, result_action="return_value") or 0
-    except (UserError, CycloptsError) as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
-    except ContestantFailure as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    return run_command(app, arguments, ContestantFailure)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Annotated
 
-from cyclopts import App, CycloptsError, Parameter
+from command_line import run_command
+from cyclopts import App, Parameter
 from drafters import changes_in, circumstances, names_in, refuse_named, token_prompts
 from policy_contestants import (
     AUTO,
@@ -40,7 +41,7 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress
 from workloads import own_prompts
 
-from foredraft import Engine, SamplingParams, SpeculationConfig, UserError
+from foredraft import Engine, SamplingParams, SpeculationConfig
 from foredraft.core.errors import require
 from foredraft.core.sampling_params import whole
 from foredraft.evaluation.figures import Spread, spread
@@ -314,11 +315,7 @@ def verdict(unlike_plain: dict[str, int], dtype: str) -> int:
 
 def command(arguments: list[str] | None = None) -> int:
     """Run the command line; a mistake is one line and exit code 2."""
-    try:
-        return app(arguments, print_error=False, exit_on_error=False, result_action="return_value") or 0
-    except (UserError, CycloptsError) as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
+    return run_command(app, arguments)
 
 
 if __name__ == "__main__":

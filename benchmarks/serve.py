@@ -23,7 +23,8 @@ from tempfile import TemporaryDirectory
 from time import sleep
 from typing import Annotated
 
-from cyclopts import App, CycloptsError, Parameter
+from command_line import run_command
+from cyclopts import App, Parameter
 from drafters import changes_in, names_in
 from generate import digest
 from provenance import provenance
@@ -46,7 +47,7 @@ from serve_plot import as_markdown, plot, sentences
 from serve_processes import ServerCommand, ServerFailure, ServerProcess, running
 from workloads import own_prompts
 
-from foredraft import ConfigError, SamplingParams, UserError
+from foredraft import ConfigError, SamplingParams
 from foredraft.core.errors import require
 from foredraft.core.sampling_params import whole
 from foredraft.core.speculation_config import one_of
@@ -315,14 +316,7 @@ def verdict(found: Mapping, dtype: str) -> int:
 
 def command(arguments: list[str] | None = None) -> int:
     """Run the command line; a mistake is one line and exit code 2, a server that fails exit code 1."""
-    try:
-        return app(arguments, print_error=False, exit_on_error=False, result_action="return_value") or 0
-    except (UserError, CycloptsError) as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
-    except ServerFailure as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    return run_command(app, arguments, ServerFailure)
 
 
 if __name__ == "__main__":

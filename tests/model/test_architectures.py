@@ -2,26 +2,19 @@
 
 import pytest
 import torch
+from packed_scene import PROMPTS, play
 from packed_sequence import PackedSequence, assert_rows_close, step, take_in_runs, take_interleaved
 from tiny_models import ARCHITECTURES, VOCABULARY, load_packed, load_plain, save_tiny, tiny_config
 
-from foredraft.core.draft_tree import DraftTree
 from foredraft.core.plan_builder import build_plan
 from foredraft.model.devices import packing_available
 from foredraft.model.slot_pool import SlotPool
-
-PROMPTS = [[5, 9, 17, 33, 2, 8, 41], [7, 7, 12, 60, 3, 90, 4, 11, 26, 52, 6, 70, 15], [44, 21, 80]]
 
 
 @pytest.fixture(scope="module", params=ARCHITECTURES)
 def models(request, tmp_path_factory):
     folder = save_tiny(tiny_config(request.param), tmp_path_factory.mktemp(request.param))
     return load_packed(folder), load_plain(folder)
-
-
-def branching(tokens: list[int]) -> DraftTree:
-    """Nine nodes: two children of the root, three below the first, paths of one to four."""
-    return DraftTree(tokens=tokens, parents=[-1, -1, 0, 0, 0, 1, 2, 6, 4], drafters=["test"] * 9)
 
 
 def test_packed_path_is_taken(models):
@@ -38,7 +31,7 @@ def test_rows_equal_their_own_path(models, take, expected):
     pool = SlotPool(160)
     packed.layers = None
     packed.attach(pool, "target")
-    short, chunked, tiny = sequences = [PackedSequence(pool, prompt, expected) for prompt in PROMPTS]
+    sequences = [PackedSequence(pool, prompt, expected) for prompt in PROMPTS]
 
     def check() -> None:
         take(sequences)
@@ -47,24 +40,7 @@ def test_rows_equal_their_own_path(models, take, expected):
         for sequence, got in zip(sequences, logits, strict=True):
             assert_rows_close(got, sequence.wanted(plain))
 
-    short.stage(6), chunked.stage(4), tiny.stage(2)
-    check()
-    [sequence.commit([]) for sequence in sequences]
-
-    short.stage(1, branching([3, 50, 8, 9, 10, 3, 77, 12, 13]))
-    chunked.stage(5)  # in the middle of its prompt, beside others' trees
-    tiny.stage(1, branching([1, 2, 3, 4, 5, 6, 7, 8, 9]))
-    check()
-    short.commit([0, 2, 6], token=30), chunked.commit([]), tiny.commit([1, 5], token=31)
-
-    short.stage(1, branching([61, 62, 63, 64, 65, 66, 67, 68, 69]))
-    chunked.stage(4, branching([20, 21, 22, 23, 24, 25, 26, 27, 28]))
-    tiny.stage(1, DraftTree.chain([14, 15, 16], "test"))
-    check()
-    short.commit([0, 4, 8], token=29), chunked.commit([1], token=32), tiny.commit([0, 1, 2], token=33)
-
-    [sequence.stage(1) for sequence in sequences]
-    check()
+    play(sequences, check)
     pool.check_integrity([sequence.table for sequence in sequences])
 
 

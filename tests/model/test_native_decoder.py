@@ -4,6 +4,7 @@ from copy import deepcopy
 
 import pytest
 import torch
+from packed_scene import PROMPTS, play
 from packed_sequence import PackedSequence, assert_rows_close, take_in_runs, take_interleaved
 from reference_program import ReferenceRuntime
 from tiny_models import VOCABULARY, load_plain, save_tiny, tiny_config
@@ -21,7 +22,6 @@ from foredraft.model.packed_model import PackedModel
 from foredraft.model.slot_pool import SlotPool
 from foredraft.model.trial import distance
 
-PROMPTS = [[5, 9, 17, 33, 2, 8, 41], [7, 7, 12, 60, 3, 90, 4, 11, 26, 52, 6, 70, 15], [44, 21, 80]]
 LAYERS = 3
 BOUNDARIES = (0, 2, LAYERS, FINAL_NORM)
 SLACK = 1.5  # times the modules' own error in bf16, which a tiny random model makes large
@@ -92,11 +92,6 @@ def of_fp32(name: str) -> bool:
     return not name.endswith(BF16_ONLY)
 
 
-def branching(tokens: list[int]) -> DraftTree:
-    """Nine nodes: two children of the root, three below the first, paths of one to four."""
-    return DraftTree(tokens=tokens, parents=[-1, -1, 0, 0, 0, 1, 2, 6, 4], drafters=["test"] * 9)
-
-
 def outcomes(result) -> list[torch.Tensor]:
     """Logits and states of a forward."""
     logits, states = result
@@ -118,7 +113,7 @@ def assert_like_the_modules(model: PackedModel, exact: PackedModel, take) -> Non
     """Three requests through chunks, trees and kept paths, each path with a cache of its own under the same slots."""
     pool = SlotPool(160)
     sequences = [PackedSequence(pool, prompt, 1 if take is take_interleaved else 40) for prompt in PROMPTS]
-    short, chunked, tiny = sequences
+    short, _, tiny = sequences
     ours = pool.add_layers("native", model.shapes, model.dtype)
     theirs = pool.add_layers("modules", model.shapes, model.dtype)
     wide = pool.add_layers("exact", exact.shapes, torch.float32)
@@ -134,21 +129,7 @@ def assert_like_the_modules(model: PackedModel, exact: PackedModel, take) -> Non
             wanted = outcomes(model.run_module(plan, theirs, BOUNDARIES))
             assert_near(got, wanted, outcomes(exact.run_module(plan, wide, BOUNDARIES)))
 
-    short.stage(6), chunked.stage(4), tiny.stage(2)
-    check()
-    [sequence.commit([]) for sequence in sequences]
-    short.stage(1, branching([3, 50, 8, 9, 10, 3, 77, 12, 13]))
-    chunked.stage(5)  # in the middle of its prompt, beside others' trees
-    tiny.stage(1, branching([1, 2, 3, 4, 5, 6, 7, 8, 9]))
-    check()
-    short.commit([0, 2, 6], token=30), chunked.commit([]), tiny.commit([1, 5], token=31)
-    short.stage(1, branching([61, 62, 63, 64, 65, 66, 67, 68, 69]))
-    chunked.stage(4, branching([20, 21, 22, 23, 24, 25, 26, 27, 28]))
-    tiny.stage(1, DraftTree.chain([14, 15, 16], "test"))
-    check()
-    short.commit([0, 4, 8], token=29), chunked.commit([1], token=32), tiny.commit([0, 1, 2], token=33)
-    [sequence.stage(1) for sequence in sequences]
-    check()
+    play(sequences, check)
 
 
 @pytest.mark.parametrize("take", [take_interleaved, take_in_runs], ids=["scattered", "contiguous"])
