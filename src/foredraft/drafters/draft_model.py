@@ -146,7 +146,7 @@ def loop_of(model: Forward) -> ChainLoop | None:
     decoder = getattr(model, "decoder", None)
     if not isinstance(decoder, NativeDecoder):
         return None
-    cache = decoder.caches.get(model.layers) or decoder.cache_of(model.layers)
+    cache = decoder.runner.cache(model.layers)
     return ChainLoop(program=decoder.program, cache=cache, skip=decoder.head_alone, target_ids=None)
 
 

@@ -8,9 +8,9 @@ from foredraft.core.step_plan import StepPlan
 from foredraft.heads.dflash import DFlashHead
 from foredraft.heads.layer import HeadAttention
 from foredraft.heads.native_layer import LayerWriter, head_norms, own_layers
-from foredraft.heads.native_run import PlanRunner
 from foredraft.heads.native_writer import bias_of
 from foredraft.model.native_decoder import NativeDecoder
+from foredraft.model.native_run import PlanRunner
 from foredraft.model.slot_pool import LayerGroup
 
 STORE, BLOCK = 0, 1  # sections

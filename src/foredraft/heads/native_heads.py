@@ -16,10 +16,10 @@ from foredraft.heads.native_eagle import write_eagle, write_eagle3
 from foredraft.heads.native_feature_head import NativeFeatureHead
 from foredraft.heads.native_medusa import NativeMedusa, write_medusa
 from foredraft.heads.native_mtp import write_mtp
-from foredraft.heads.native_run import PlanRunner
 from foredraft.heads.native_trial import reproduces
 from foredraft.model.native_decoder import BUILD_ERRORS, NativeDecoder
 from foredraft.model.native_parts import StrangePart
+from foredraft.model.native_run import PlanRunner
 from foredraft.model.native_runtime import DTYPES, NotCovered
 
 Native = NativeFeatureHead | NativeDFlash | NativeMedusa
@@ -60,7 +60,8 @@ def built(head: nn.Module, decoder: NativeDecoder, dtype: torch.dtype) -> Native
     match head:
         case MedusaHeads():
             write_medusa(program, head)
-            return NativeMedusa(head, program, runtime)
+            columns = head.config.heads * head.config.draft_vocabulary
+            return NativeMedusa(head, PlanRunner(program, runtime, logits=columns, dtype=dtype))
         case DFlashHead():
             write_dflash(program, head, decoder)
             return NativeDFlash(head, PlanRunner(program, runtime, logits=head.config.vocabulary, dtype=dtype))

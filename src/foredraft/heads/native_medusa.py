@@ -2,12 +2,11 @@
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from foredraft.heads.medusa import MedusaHeads
 from foredraft.heads.native_writer import HeadWriter
-from foredraft.model.native_runtime import Runtime
+from foredraft.model.native_run import PlanRunner
 
 
 def write_medusa(program: Any, heads: MedusaHeads) -> None:
@@ -34,14 +33,11 @@ class NativeMedusa:
         path: A line that says what runs them.
     """
 
-    def __init__(self, heads: MedusaHeads, program: Any, runtime: Runtime):
-        self.config, self.program, self.path = heads.config, program, f"native path: {runtime.kernels} kernels"
+    def __init__(self, heads: MedusaHeads, runner: PlanRunner):
+        self.config, self.runner, self.path = heads.config, runner, runner.line
         self.feature_layers, self.target_ids = heads.feature_layers, heads.target_ids
 
     def __call__(self, hidden: Tensor) -> Tensor:
         """Logits of every head, [heads, N, V_draft], from hidden states after the last norm, [N, hidden]."""
-        count, heads, vocabulary = len(hidden), self.config.heads, self.config.draft_vocabulary
-        nothing, every = torch.zeros(count, dtype=torch.int64), torch.arange(count)
-        logits = torch.empty(count, heads * vocabulary, dtype=hidden.dtype)
-        self.program.run(None, nothing, nothing, nothing, [], every, [], [], logits, [hidden], None, [])
-        return logits.unflatten(1, (heads, vocabulary)).transpose(0, 1)
+        logits = self.runner.alone(hidden)
+        return logits.unflatten(1, (self.config.heads, self.config.draft_vocabulary)).transpose(0, 1)

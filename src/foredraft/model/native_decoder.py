@@ -5,21 +5,19 @@ Shapes: T rows of the pack, R wanted rows, V vocabulary.
 
 from collections.abc import Sequence
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
-from foredraft.core.plan_builder import indices
-from foredraft.core.step_plan import Segment, StepPlan
+from foredraft.core.step_plan import StepPlan
 from foredraft.model.capture import States
 from foredraft.model.layer_skips import NOTHING_SKIPPED, LayerSkips, ReadShares
 from foredraft.model.native_parts import ModelParts, parts_of
 from foredraft.model.native_program import SAME, ProgramBuilder, Sections
+from foredraft.model.native_run import PlanRunner
 from foredraft.model.native_runtime import DTYPES, NotCovered, Runtime
 from foredraft.model.slot_pool import LayerGroup
 
-CPU = torch.device("cpu")
 BUILD_ERRORS = (RuntimeError, TypeError, ValueError)
 
 
@@ -27,6 +25,8 @@ class NativeDecoder:
     """A model's program, run over plans.
 
     Attributes:
+        program, runtime: The program, and who made it.
+        runner: Runs it.
         line: Kernels, threads and weights, for people.
         head_matrix: Number of the vocabulary head among the program's matrices, for programs that borrow it.
         layers: The layers' indices.
@@ -36,16 +36,15 @@ class NativeDecoder:
 
     def __init__(self, program: Any, parts: ModelParts, runtime: Runtime, head_matrix: int, weights: str = SAME):
         self.program, self.runtime, self.head_matrix = program, runtime, head_matrix
-        self.dtype = parts.embedding.weight.dtype
-        self.width, self.vocabulary = parts.embedding.embedding_dim, parts.head.out_features
+        table = parts.embedding.weight
+        self.dtype, self.width, self.vocabulary = table.dtype, table.shape[1], parts.head.out_features
+        self.runner = PlanRunner(program, runtime, logits=self.vocabulary, dtype=self.dtype)
         self.layers, self.shares = range(len(parts.layers)), shares_of(parts)
         threads = f"{runtime.threads} thread{'s' if runtime.threads > 1 else ''}"
         self.line = f"{runtime.kernels} kernels, {threads}" + (f", {weights} weights" if weights != SAME else "")
-        table = parts.embedding.weight
         self.weight_bytes = 0 if weights == SAME else program.weight_bytes + table.numel() * table.element_size()
         self.sections = Sections(len(parts.layers))
         self.head_alone = [self.sections.head]
-        self.caches: WeakKeyDictionary[LayerGroup, Any] = WeakKeyDictionary()
 
     def __call__(
         self, plan: StepPlan, layers: LayerGroup, features: Sequence[int] = (), skips: LayerSkips = NOTHING_SKIPPED
@@ -54,34 +53,14 @@ class NativeDecoder:
 
         The sublayers `skips` are left out: nothing of them is computed or stored.
         """
-        rows, tokens = plan.logit_rows, plan.tokens[0]
-        logits = torch.empty(rows.shape[0], self.vocabulary, dtype=self.dtype)
-        states = {boundary: torch.empty(tokens.shape[0], self.width, dtype=self.dtype) for boundary in features}
-        self.program.run(
-            self.caches.get(layers) or self.cache_of(layers),
-            tokens,
-            plan.positions[0],
-            indices(plan.write, CPU),
-            [span(segment) for segment in plan.segments],
-            rows,
-            list(states),
-            list(states.values()),
-            logits if rows.shape[0] else None,
-            [],
-            None,
-            self.head_alone if skips is NOTHING_SKIPPED else self.left_out(skips),
-        )
-        return logits, states
+        rows = plan.tokens.shape[1]
+        states = {boundary: torch.empty(rows, self.width, dtype=self.dtype) for boundary in features}
+        skip = self.head_alone if skips is NOTHING_SKIPPED else self.left_out(skips)
+        return self.runner(plan, layers, (), skip=skip, kept=states), states
 
     def left_out(self, skips: LayerSkips) -> list[int]:
         sections = [self.sections.attention(layer) for layer in skips.attention]
         return sections + [self.sections.mlp(layer) for layer in skips.mlp] + self.head_alone
-
-    def cache_of(self, layers: LayerGroup) -> Any:
-        """The extension's handle of a group's storage, made once."""
-        keys, values = ([part[layer] for layer in self.layers] for part in (layers.keys, layers.values))
-        self.caches[layers] = self.runtime.cache(keys, values)
-        return self.caches[layers]
 
 
 class NativeHead(nn.Module):
@@ -96,12 +75,7 @@ class NativeHead(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """[..., hidden] to [..., V]."""
         rows = x.reshape(-1, self.in_features).contiguous()
-        count = rows.shape[0]
-        logits = torch.empty(count, self.out_features, dtype=rows.dtype)
-        if count:
-            zeros, all_rows = torch.zeros(count, dtype=torch.int64), torch.arange(count)
-            self.decoder.program.run(None, zeros, zeros, zeros, [], all_rows, [], [], logits, [rows], None, self.skip)
-        return logits.unflatten(0, x.shape[:-1])
+        return self.decoder.runner.alone(rows, skip=self.skip).unflatten(0, x.shape[:-1])
 
 
 def native_decoder_of(
@@ -129,13 +103,6 @@ def native_decoder_of(
     if release:
         module.lm_head = NativeHead(decoder)
     return decoder
-
-
-def span(segment: Segment) -> tuple:
-    """A segment as the extension reads it: start, rows, context, first slot of a run or -1, slots, ancestors."""
-    keys = segment.keys
-    first, slots = (keys.start, None) if isinstance(keys, slice) else (-1, keys)
-    return segment.start, segment.rows, segment.context, first, slots, segment.ancestors
 
 
 def shares_of(parts: ModelParts) -> ReadShares:

@@ -1,4 +1,7 @@
-"""A head's program run over plans, in the head's own layers of the slot pool."""
+"""A native program run over plans, in layers of the slot pool, or over rows that stand alone.
+
+Shapes: T rows of the plan, R wanted rows, V columns of the program's logits.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,10 +11,11 @@ import torch
 from torch import Tensor
 
 from foredraft.core.plan_builder import indices
-from foredraft.core.step_plan import StepPlan
-from foredraft.model.native_decoder import CPU, span
+from foredraft.core.step_plan import Segment, StepPlan
 from foredraft.model.native_runtime import Runtime
 from foredraft.model.slot_pool import LayerGroup
+
+CPU = torch.device("cpu")
 
 
 class PlanRunner:
@@ -19,9 +23,10 @@ class PlanRunner:
 
     Attributes:
         program: The program.
-        logits: Columns of its logits.
+        logits: V.
         dtype: Of all that goes in and out.
-        line: Kernels and threads, for people.
+        line: Its kernels, for people.
+        caches: The extension's handle of each group's storage.
     """
 
     def __init__(self, program: Any, runtime: Runtime, *, logits: int, dtype: torch.dtype):
@@ -39,7 +44,7 @@ class PlanRunner:
         output: Tensor | None = None,
         kept: dict[int, Tensor] | None = None,
     ) -> Tensor:
-        """Logits of the plan's wanted rows, [R, V_draft]; `output` and `kept` are filled.
+        """Logits of the plan's wanted rows, [R, V]; `output` and `kept` are filled.
 
         The sections `skip` are left out.
         """
@@ -61,6 +66,15 @@ class PlanRunner:
         )
         return logits
 
+    def alone(self, rows: Tensor, *, skip: Sequence[int] = ()) -> Tensor:
+        """Logits [N, V] of hidden states [N, hidden] by sections that neither embed nor attend."""
+        count = rows.shape[0]
+        logits = torch.empty(count, self.logits, dtype=self.dtype)
+        if count:
+            nothing, every = torch.zeros(count, dtype=torch.int64), torch.arange(count)
+            self.program.run(None, nothing, nothing, nothing, [], every, [], [], logits, [rows], None, skip)
+        return logits
+
     def cache(self, layers: LayerGroup) -> Any:
         """The extension's handle of a group's storage, made once."""
         handle = self.caches.get(layers)
@@ -68,3 +82,10 @@ class PlanRunner:
             parts = ([part[layer] for layer in sorted(layers.shapes)] for part in (layers.keys, layers.values))
             handle = self.caches[layers] = self.runtime.cache(*parts)
         return handle
+
+
+def span(segment: Segment) -> tuple:
+    """A segment as the extension reads it: start, rows, context, first slot of a run or -1, slots, ancestors."""
+    keys = segment.keys
+    first, slots = (keys.start, None) if isinstance(keys, slice) else (-1, keys)
+    return segment.start, segment.rows, segment.context, first, slots, segment.ancestors
