@@ -19,6 +19,7 @@ from foredraft.engine.policy.exploration import FIRST_STEPS, LEAST_SHARE, Explor
 from foredraft.engine.policy.live_costs import LiveCosts, rough_costs, size_class
 from foredraft.engine.policy.policy import Policy, sureness
 from foredraft.engine.policy.request_policy import ASK_LAST, RequestPolicy, Way
+from foredraft.engine.policy.seat import way_of
 from foredraft.engine.policy.shortlist import shortlist
 from foredraft.engine.policy.trimming import best_count, path_rates, ranked_nodes, worthwhile
 from foredraft.engine.policy.usefulness import Usefulness
@@ -154,7 +155,7 @@ def test_an_instant_way_that_brings_nothing_is_asked_seldom():
     for step in range(100):
         if known.asks(0, price=0.05):
             asked.append(step)
-            known.saw_worth(0, 0.0)
+            known.saw_worth(0, 0.0, 0.0)
         known.steps += 1
     assert asked[:15] == list(range(15)) and asked[-1] - asked[-2] == ASK_LAST
 
@@ -242,22 +243,23 @@ def test_how_sure_the_target_is():
     assert sureness(torch.tensor([9.0, -90.0])) == pytest.approx(1.0)
 
 
-def served(accepted: dict[str, int], rounds: int = 20) -> Request:
-    request = Request(prompt=[1], params=SamplingParams(), speculation=SpeculationConfig(), seed=0)
-    request.statistics = SpeculationStatistics(rounds=rounds, accepted_by=accepted)
-    return request
-
-
 def test_a_drafter_of_no_use_is_kept_ready_for_one_request_in_eight():
     known = Usefulness()
     for _ in range(3):
-        known.saw(0, served({"useful": 10}), ["useful", "useless"])
-    known.saw(0, served({}, rounds=2), ["useful"])  # too short to say anything
-    assert known.worthless(0, "useless") and not known.worthless(0, "useful")
+        known.saw(0, 20, {"useful": 10.0, "useless": 0.2, "harmful": -3.0})
+    known.saw(0, 2, {"useful": -2.0})  # too short to say anything
+    assert known.worthless(0, "useless") and known.worthless(0, "harmful") and not known.worthless(0, "useful")
     assert not known.worthless(2, "useless") and not known.worthless(0, "new")
     assert [known.tries_all(0) for _ in range(17)] == [place < 3 or place % 8 == 0 for place in range(17)]
-    known.saw(0, served({"useless": 8}), ["useless"])
+    known.saw(0, 20, {"useless": 8.0})
     assert not known.worthless(0, "useless")
+
+
+def test_what_a_drafter_saves_is_what_it_brings_less_what_it_costs():
+    known = RequestPolicy([Way("a", "a", "a", 4, 4)], Past(), 0)
+    known.charge(0, 0.5)  # its time
+    known.charge(0, 0.25 - 2)  # its rows, and two accepted tokens
+    assert known.saved == {"a": 1.25}
 
 
 def test_a_drafter_that_learns_from_every_step_needs_a_seat_that_pays():
@@ -266,10 +268,10 @@ def test_a_drafter_that_learns_from_every_step_needs_a_seat_that_pays():
     policy.costs = LiveCosts(table)
     silent = Option(ScriptedDrafter([], name="silent", needs=DrafterNeeds(instant=True, told=False)), OFF)
     told = option("told", instant=True)
-    request = served({})
+    request = Request(prompt=[1], params=SamplingParams(), speculation=SpeculationConfig(), seed=0)
     for _ in range(3):
         assert policy.seated((told, silent), request) == (told, silent)
-        policy.usefulness.saw(0, request, ["told", "silent"])
+        policy.usefulness.saw(0, 20, {way_of(each).owner: 0.0 for each in (told, silent)})
     assert policy.seated((told, silent), request) == (silent,)
 
 

@@ -4,7 +4,7 @@ Every row of a verified tree tells the target's likeliest next tokens after one 
 decoding throws them away, here they fill a table. A draft walks the table from the root, rank by rank.
 """
 
-import numpy as np
+from dataclasses import replace
 
 from foredraft.core.draft_tree import ROOT, DraftTree
 from foredraft.core.request import Request
@@ -15,7 +15,6 @@ from foredraft.drafters.marginal_tree import measured_tree
 from foredraft.drafters.rank_chances import RankChances
 from foredraft.model.target import Target
 
-UNKNOWN = -1
 REPLAN = 128  # written tokens between two looks at what was learned
 
 
@@ -26,8 +25,7 @@ class RecyclingDrafter:
     children a node, for the shares of tokens that the ranks have turned out right.
 
     Attributes:
-        table: The target's likeliest next tokens after each token, likeliest first, [V + 1, candidates], -1 where they
-            are unknown; its last row, which index -1 reads, stays unknown.
+        table: The target's likeliest next tokens after each token that has been seen, likeliest first.
         chances: How often each rank is right.
         plans: Filled shapes by the limits they keep to, planned once until more is learned.
         planned: Tokens that `chances` had seen when the plans were begun.
@@ -35,9 +33,9 @@ class RecyclingDrafter:
 
     name = "recycling"
 
-    def __init__(self, *, vocabulary: int, candidates: int) -> None:
+    def __init__(self, *, candidates: int) -> None:
         self.needs = DrafterNeeds(successors=candidates, fixed_trees=True, instant=True)
-        self.table = np.full((vocabulary + 1, candidates), UNKNOWN, dtype=np.int32)
+        self.table: dict[int, list[int]] = {}
         self.chances = RankChances(candidates)
         self.plans: dict[tuple, RankPlan] = {}
         self.planned = 0
@@ -72,7 +70,7 @@ class RecyclingDrafter:
         told = [seen for seen in observations if seen.successors is not None]
         for seen in told:
             written = [root_of(seen), *(seen.tree.tokens[node] for node in seen.path), seen.verdict.token]
-            self.chances.count(self.table[written[:-1]], written[1:])
+            self.chances.count([self.table.get(token) for token in written[:-1]], written[1:])
         for seen in told:
             self.learn(seen)
 
@@ -82,48 +80,47 @@ class RecyclingDrafter:
         Where a token stands in several rows the last one written stays: rejected rows come first, their best node last,
         then the rows of the text itself in its order, because nobody will write on behind a rejected row.
         """
-        accepted = set(seen.path)
-        rejected = [node + 1 for node in reversed(range(len(seen.tree))) if node not in accepted]
-        rows = [*rejected, 0, *(node + 1 for node in seen.path)]
-        tokens = np.array([root_of(seen), *seen.tree.tokens])
-        self.table[tokens[rows]] = np.array(seen.successors, dtype=np.int32)[rows]
+        accepted, tokens = set(seen.path), seen.tree.tokens
+        root, *rows = seen.successors
+        for node in reversed(range(len(tokens))):
+            if node not in accepted:
+                self.table[tokens[node]] = rows[node]
+        self.table[root_of(seen)] = root
+        for node in seen.path:
+            self.table[tokens[node]] = rows[node]
 
     def close(self, request: Request) -> None:
         """Nothing is kept for one request alone."""
 
 
 class RankPlan:
-    """A shape laid out to be filled level by level.
+    """A shape to be filled.
 
     Attributes:
-        parents: Index of each node's parent, [N], -1 for the root.
-        chances: Chance of each node to be accepted once its parent is, [N].
-        levels: For each depth the nodes of it, their parents and their ranks.
+        nodes: Parent, rank and chance to be accepted once the parent is, of each node, [N]; parents come first.
     """
 
     def __init__(self, shape: StaticTree, chances: RankChances) -> None:
-        self.parents, ranks = np.array(shape.parents, dtype=np.int64), np.array(shape.ranks, dtype=np.int64)
-        depths = np.array(shape.depths, dtype=np.int64)
-        deepest = max(shape.depths, default=0)
-        rows = np.array(chances.rows(deepest)).reshape(deepest, -1)
-        self.chances = rows[depths - 1, ranks]
-        at = [np.flatnonzero(depths == depth) for depth in range(1, deepest + 1)]
-        self.levels = [(nodes, self.parents[nodes], ranks[nodes]) for nodes in at]
+        rows = chances.rows(max(shape.depths, default=0))
+        likely = [rows[depth - 1][rank] for depth, rank in zip(shape.depths, shape.ranks, strict=True)]
+        self.nodes = list(zip(shape.parents, shape.ranks, likely, strict=True))
 
-    def filled(self, table: np.ndarray, root: int, drafter: str) -> DraftTree:
+    def filled(self, table: dict[int, list[int]], root: int, drafter: str) -> DraftTree:
         """The shape with tokens; a node ends where the table knows no token of its rank, and all below it."""
-        tokens = np.full(len(self.parents) + 1, root, dtype=np.int64)  # the root is last: index -1
-        for nodes, parents, ranks in self.levels:
-            tokens[nodes] = table[tokens[parents], ranks]
-        kept = np.flatnonzero(tokens[:-1] != UNKNOWN)
-        place = np.full(len(tokens), ROOT)
-        place[kept] = np.arange(len(kept))
-        return DraftTree(
-            tokens=tokens[kept].tolist(),
-            parents=place[self.parents[kept]].tolist(),
-            drafters=[drafter] * len(kept),
-            chances=self.chances[kept].tolist(),
-        )
+        tree, chances = DraftTree(), []
+        place: list[int | None] = []  # in the draft, of each node of the shape
+        below = {ROOT: table.get(root)}  # what the table knows after each node of the draft
+        for parent, rank, chance in self.nodes:
+            at = ROOT if parent == ROOT else place[parent]
+            known = below.get(at)
+            if known is None or rank >= len(known):
+                place.append(None)
+                continue
+            node = tree.add(known[rank], at, drafter)
+            below[node] = table.get(known[rank])
+            chances.append(chance)
+            place.append(node)
+        return replace(tree, chances=chances)
 
 
 def root_of(seen: Observation) -> int:
@@ -133,5 +130,4 @@ def root_of(seen: Observation) -> int:
 
 @register("recycling")
 def make_recycling(config: SpeculationConfig, target: Target) -> RecyclingDrafter:
-    size = target.vocabulary.size
-    return RecyclingDrafter(vocabulary=size, candidates=min(config.recycling_candidates, size))
+    return RecyclingDrafter(candidates=min(config.recycling_candidates, target.vocabulary.size))

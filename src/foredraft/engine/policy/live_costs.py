@@ -12,6 +12,8 @@ SETTLED = 1.0  # observations after which a cell speaks for itself
 FORGET = 0.998  # what a cell's observations are worth after each step without another: the machine was busy then
 KEPT_DRIFTS = 1024  # labels and sizes of drafter calls; requests may ask for more than memory can hold
 WILDEST = 3.0  # an observation further off than this factor is cut to it
+RENEW = 4  # steps after which factors are computed again: they move slowly, and are asked for many times a step
+SETTLING = 32  # first steps, after each of which they are
 
 
 @dataclass(slots=True)
@@ -63,14 +65,14 @@ class LiveCosts:
         steps: Steps seen.
         whole, cells: How steps compare to it, all of a kind; how those of one size compare to that.
         drafts: How drafter calls compare, by label and size.
-        known_drafts, known_factors: As last computed.
+        known_drafts, known_lines: As last computed; the latter are factors by rows, for each kind of step.
     """
 
     table: StepCosts
     steps: int = 0
     whole: dict[bool, Drift] = field(default_factory=lambda: {False: Drift(), True: Drift()})
     cells: dict[tuple[int, bool, bool], dict[int, Cell]] = field(default_factory=dict)
-    known_factors: dict[tuple[int, int, bool], float] = field(default_factory=dict)
+    known_lines: dict[tuple[int, bool, bool], list[tuple[float, float]]] = field(default_factory=dict)
     drafts: Recent[tuple[str, int], Drift] = field(default_factory=lambda: Recent(KEPT_DRIFTS))
     known_drafts: dict[tuple[str, int], float] = field(default_factory=dict)
 
@@ -81,14 +83,18 @@ class LiveCosts:
     def factor(self, rows: int, requests: int, sampled: bool) -> float:
         """How much longer steps of this size take than their forward was measured to: as those of the nearest sizes
         that have been seen."""
-        key = (rows, requests, sampled)
-        if key not in self.known_factors:
-            drafted = rows > requests
-            usual = self.usual(sampled, drafted)
-            cells = self.cells.get((size_class(requests), sampled, drafted), {})
-            seen = sorted((cell.rows, self.settled(cell, usual)) for cell in cells.values())
-            self.known_factors[key] = self.whole[sampled].factor * (between(seen, rows) if seen else usual)
-        return self.known_factors[key]
+        kind = (size_class(requests), sampled, rows > requests)
+        line = self.known_lines.get(kind)
+        if line is None:
+            line = self.known_lines[kind] = self.line_of(kind)
+        return between(line, rows)
+
+    def line_of(self, kind: tuple[int, bool, bool]) -> list[tuple[float, float]]:
+        """Factors by rows of one kind of step, at least one."""
+        _, sampled, drafted = kind
+        whole, usual = self.whole[sampled].factor, self.usual(sampled, drafted)
+        seen = sorted((cell.rows, whole * self.settled(cell, usual)) for cell in self.cells.get(kind, {}).values())
+        return seen or [(0.0, whole * usual)]
 
     def usual(self, sampled: bool, drafted: bool) -> float:
         """The mean factor of all cells with drafts, or without."""
@@ -114,7 +120,8 @@ class LiveCosts:
         cell.rows += FOLLOW * (rows - cell.rows)
         self.steps += 1
         cell.last = self.steps
-        self.known_factors.clear()
+        if self.steps % RENEW == 0 or self.steps < SETTLING:
+            self.known_lines.clear()
 
     def draft_seconds(self, label: str, requests: int) -> float:
         """A call for drafts of so many requests; an option nobody measured is taken to cost a plain step."""

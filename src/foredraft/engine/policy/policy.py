@@ -52,6 +52,7 @@ class Policy:
         held, held_steps, hold_steps: Requests of the last decision, steps since, and further steps it stands for.
         ask_prices: Tokens that asking an instant drafter for one request costs, by way to draft.
         surplus: Seconds that first drafts of this step took beyond what was expected.
+        token_seconds: What a token takes in this step where nobody drafts.
         plain_seconds: What plain decoding would have taken for all tokens written so far.
     """
 
@@ -68,6 +69,7 @@ class Policy:
         self.held_steps, self.hold_steps = 0, HOLD_STEPS
         self.ask_prices: dict[str, float] = {}
         self.surplus = 0.0
+        self.token_seconds = 0.0
         self.plain_seconds = 0.0
 
     def open(self, running: Running) -> None:
@@ -75,9 +77,7 @@ class Policy:
         request, fixed = running.request, not running.request.speculation.adaptive
         assert fixed or self.costs is not None
         ways = [way_of(option) for option in running.options]
-        names = frozenset(drafter.name for drafter in running.drafters)
-        kind = temperature_class(request)
-        self.requests[request.id] = RequestPolicy(ways, self.past, kind, names=names, fixed=fixed)
+        self.requests[request.id] = RequestPolicy(ways, self.past, temperature_class(request), fixed=fixed)
 
     def seated(self, options: tuple[Option, ...], request: Request, requests: int = 1) -> tuple[Option, ...]:
         """The options of those drafters that take part in a request served beside others, `requests` in all: all that
@@ -91,14 +91,14 @@ class Policy:
         return tuple(
             option
             for option in options
-            if not option.drafter.needs.told or not self.usefulness.worthless(kind, option.drafter.name)
+            if not option.drafter.needs.told or not self.usefulness.worthless(kind, way_of(option).owner)
         )
 
     def close(self, request: Request) -> None:
         """The request has finished or was cancelled."""
         known = self.requests.pop(request.id, None)
         if known is not None and not known.fixed:
-            self.usefulness.saw(known.temperature_class, request, known.names)
+            self.usefulness.saw(known.temperature_class, known.steps, known.saved)
 
     def start_over(self, request: Request) -> None:
         """The request has lost its cache slots: its drafters first catch up again, which says nothing of their cost."""
@@ -118,6 +118,7 @@ class Policy:
 
     def choose(self, prices: StepPrices, pool: SlotPool) -> None:
         """Look at instant drafts, decide, ask for the other drafts, and leave out what does not pay."""
+        self.token_seconds = prices.step(0) / len(self.seats)
         held = self.holds()
         asked = self.ask_instant(prices)
         if not held:
@@ -215,31 +216,39 @@ class Policy:
         return sorted(drafts, key=lambda pair: order[id(pair[0])])
 
     def saw_draft(self, label: str, group: Sequence[Seat], seconds: float) -> None:
-        """A drafter that was not asked for a while first catches up with the text; its usual cost shows afterwards."""
+        """A drafter's first draft for a request reads the whole text so far: that says nothing of the next ones."""
         owner = group[0].known.ways[group[0].place].owner
-        if all(seat.known.steps - seat.known.called.get(owner, -2) <= 1 for seat in group):
+        if all(owner in seat.known.called for seat in group):
             self.costs.saw_draft(label, len(group), seconds)
         else:
             self.surplus += max(0.0, seconds - self.costs.draft_seconds(label, len(group)))
         for seat in group:
-            seat.known.called[owner] = seat.known.steps
+            seat.known.called.add(owner)
+            seat.known.charge(seat.place, seconds / len(group) / self.token_seconds)
 
     def ask_instant(self, prices: StepPrices) -> bool:
         """Let instant ways draft where that has been worth their time, and see which of their nodes would pay."""
-        asked: dict[str, list[tuple[Seat, int]]] = {}
+        wanted: dict[str, list[tuple[Seat, int]]] = {}
         for seat in self.seats:
             if seat.depth > 0 and not seat.known.fixed:
                 for place in seat.known.instant:
-                    label = seat.known.ways[place].label
-                    if seat.known.asks(place, self.ask_prices.get(label, 0.0)):
-                        asked.setdefault(label, []).append((seat, place))
-        for label, group in asked.items():
-            start = perf_counter()
-            orders = [(seat.work, seat.work.running.options[place]) for seat, place in group]
-            for (seat, place), tree in zip(group, step.propose(orders), strict=True):
-                seat.offers[place] = self.offer(seat, place, tree, prices)
-            self.costs.saw_draft(label, len(group), perf_counter() - start)
-        return bool(asked)
+                    wanted.setdefault(seat.known.ways[place].label, []).append((seat, place))
+        price = self.ask_prices
+        for label, group in wanted.items():
+            asked = [(seat, place) for seat, place in group if seat.asks(place, price.get(label, 0.0))]
+            if asked:
+                self.ask(label, asked, prices)
+        return any(seat.offers for seat in self.seats)
+
+    def ask(self, label: str, group: Sequence[tuple[Seat, int]], prices: StepPrices) -> None:
+        start = perf_counter()
+        orders = [(seat.work, seat.work.running.options[place]) for seat, place in group]
+        for (seat, place), tree in zip(group, step.propose(orders), strict=True):
+            seat.offers[place] = self.offer(seat, place, tree, prices)
+        seconds = perf_counter() - start
+        self.costs.saw_draft(label, len(group), seconds)
+        for seat, place in group:
+            seat.known.charge(place, seconds / len(group) / self.token_seconds)
 
     def offer(self, seat: Seat, place: int, tree: DraftTree, prices: StepPrices) -> Offer:
         if not len(tree):
@@ -284,19 +293,27 @@ class Policy:
             accepted = [len(seat.work.path) for seat in self.seats]
             self.decider.exploration.book(self.experiment.lost(accepted, self.values.rate, self.surplus))
         plain = self.values.prices.step(0) / self.values.requests if self.values else 0.0
+        drafted = rows - len(batch)
+        row_price = self.row_seconds(drafted) / self.token_seconds if drafted and steady and self.values else 0.0
         for seat in self.seats:
             if not seat.known.fixed:
-                self.learn_of(seat)
+                self.learn_of(seat, row_price)
                 self.count(seat, plain * len(seat.work.event.tokens) if steady else 0.0)
         if not steady:  # prompts are read alike with and without drafts
             for running in free:
                 self.note_plain(running.request.statistics, whole / len(batch))
 
+    def row_seconds(self, drafted: int) -> float:
+        """What each of so many draft nodes has cost."""
+        prices = self.values.prices
+        return (prices.step(drafted) - prices.step(0)) / drafted
+
     @staticmethod
-    def learn_of(seat: Seat) -> None:
+    def learn_of(seat: Seat, row_price: float) -> None:
         known = seat.known
         if seat.place != PLAIN:
             known.learn(seat.place, seat.work.tree, seat.work.path, seat.depth)
+            known.charge(seat.place, row_price * len(seat.work.tree) - len(seat.work.path))
         if known.steps < SURE_FIRST or known.steps % SURE_EVERY == 0:
             known.saw_sureness(sureness(seat.work.logits[LOGITS_ROOT]))
         known.steps += 1

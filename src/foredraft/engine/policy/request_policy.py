@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 from foredraft.core.draft_tree import ROOT, DraftTree
 from foredraft.engine.policy.acceptance import ChanceAcceptance, DepthAcceptance, Past
@@ -48,15 +49,16 @@ class RequestPolicy:
         chances: Acceptance by stated chance, by kind.
         rows: Nodes each way has brought to verification lately, by way.
         worth: Tokens that asking an instant way has lately been worth, by way.
+        gains: Accepted tokens that an instant way has lately expected of its drafts, by way.
         asked, patience: The step an instant way was last asked in, and steps until the next where it does not pay.
         sure: How sure the target has lately been of its next token, 0 to 1; none before it has chosen any.
         level: Class of `sure`. A text that is easy for the target is easy for drafters, so acceptance starts from what
             requests of the same temperature and level have taught.
         instant: Ways that are.
-        called: The step each drafter was last asked in.
+        called: Drafters that have been asked.
+        saved: Tokens that each drafter has brought, less those that its time and rows have cost.
         base: The best plan but for instant drafts, as last decided.
         fixed: Whether there is nothing to choose: its first way serves every step.
-        names: The drafters that are ready for it.
         plans: Drafting nothing, and every way that is not instant, at its full depth.
         deepest: Longest path of any of them.
     """
@@ -65,22 +67,23 @@ class RequestPolicy:
     past: Past
     temperature_class: int
     fixed: bool = False
-    names: frozenset[str] = frozenset()
     steps: int = 0
     depths: dict[str, DepthAcceptance] = field(default_factory=dict)
     chances: dict[str, ChanceAcceptance] = field(default_factory=dict)
     rows: dict[int, float] = field(default_factory=dict)
     worth: dict[int, float] = field(default_factory=dict)
+    gains: dict[int, float] = field(default_factory=dict)
     asked: dict[int, int] = field(default_factory=dict)
     patience: dict[int, int] = field(default_factory=dict)
     base: Plan = NOTHING
     sure: float | None = None
     level: int = UNKNOWN
-    called: dict[str, int] = field(default_factory=dict)
+    called: set[str] = field(default_factory=set)
     plans: list[Plan] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.instant = [place for place, way in enumerate(self.ways) if way.instant]
+        self.saved = {way.owner: 0.0 for way in self.ways}
         for way in self.ways:
             place = (self.temperature_class, way.kind)
             deepest = max(other.depth for other in self.ways if other.kind == way.kind)
@@ -136,13 +139,23 @@ class RequestPolicy:
         usual = self.past.worths.get((self.temperature_class, self.ways[place].kind), 1.0)
         return self.worth.get(place, usual)
 
-    def saw_worth(self, place: int, tokens: float) -> None:
-        """An instant way was asked, and its draft was worth so many tokens more than the best other plan."""
+    def usual_gain(self, place: int) -> float:
+        """Accepted tokens that an instant way lately expected of its drafts."""
+        return self.gains.get(place, inf)
+
+    def saw_worth(self, place: int, gain: float, tokens: float) -> None:
+        """An instant way was asked, and its draft, expected to bring `gain` accepted tokens, was worth so many tokens
+        more than the best other plan."""
+        self.gains[place] = gain + (1.0 - ASK_FOLLOW) * (self.gains.get(place, gain) - gain)
         before, kind = self.worth_of(place), (self.temperature_class, self.ways[place].kind)
         self.worth[place] = before + ASK_FOLLOW * (tokens - before)
         usual = self.past.worths.get(kind, 1.0)
         self.past.worths[kind] = usual + PAST_FOLLOW * (tokens - usual)
         self.asked[place] = self.steps
+
+    def charge(self, place: int, tokens: float) -> None:
+        """Drafts of a way have cost the time of so many tokens, or brought them where negative."""
+        self.saved[self.ways[place].owner] -= tokens
 
     def learn(self, place: int, drafted: DraftTree, path: Sequence[int], depth: int) -> None:
         """Way `place`, asked for a draft of at most `depth`, brought `drafted`; its nodes `path` were accepted.

@@ -58,6 +58,12 @@ class Seat:
             return [NOTHING]
         return self.known.menu(self.depth)
 
+    def asks(self, place: int, price: float) -> bool:
+        """Whether to ask an instant way whose call costs as much as `price` tokens: not where another one has already
+        offered as much as this one usually does."""
+        offered = max((offer.gain for offer in self.offers.values()), default=0.0)
+        return offered <= self.known.usual_gain(place) and self.known.asks(place, price)
+
     def best(self, values: Values) -> Plan:
         """The plan decided, or an instant draft worth more.
 
@@ -67,7 +73,7 @@ class Seat:
         for place, offer in self.offers.items():
             plan = offer.plan(place)
             worth = values.of(plan)
-            self.known.saw_worth(place, max(0.0, worth - top))
+            self.known.saw_worth(place, offer.gain, max(0.0, worth - top))
             if worth > top:
                 best, top = plan, worth
         return best
