@@ -243,16 +243,18 @@ def test_how_sure_the_target_is():
     assert sureness(torch.tensor([9.0, -90.0])) == pytest.approx(1.0)
 
 
-def test_a_drafter_of_no_use_is_kept_ready_for_one_request_in_eight():
+def test_a_drafter_of_no_use_is_kept_ready_ever_more_seldom():
     known = Usefulness()
     for _ in range(3):
+        assert known.kept(0, ["useful", "useless", "harmful"]) == {"useful", "useless", "harmful"}
         known.saw(0, 20, {"useful": 10.0, "useless": 0.2, "harmful": -3.0})
     known.saw(0, 2, {"useful": -2.0})  # too short to say anything
-    assert known.worthless(0, "useless") and known.worthless(0, "harmful") and not known.worthless(0, "useful")
-    assert not known.worthless(2, "useless") and not known.worthless(0, "new")
-    assert [known.tries_all(0) for _ in range(17)] == [place < 3 or place % 8 == 0 for place in range(17)]
+    assert known.kept(0, ["useful", "useless", "harmful", "new"]) == {"useful", "new"}
+    assert known.kept(2, ["useless"]) == {"useless"}  # another kind of request
+    tried = [place for place in range(2, 200) if known.kept(0, ["useless"])]
+    assert tried == [8, 24, 56, 120, 184]
     known.saw(0, 20, {"useless": 8.0})
-    assert not known.worthless(0, "useless")
+    assert known.kept(0, ["useless"])
 
 
 def test_what_a_drafter_saves_is_what_it_brings_less_what_it_costs():

@@ -50,6 +50,7 @@ class Policy:
         seats: The deciding requests of the current step.
         values, experiment: By what plans are compared since the last decision, and what the current step tries.
         held, held_steps, hold_steps: Requests of the last decision, steps since, and further steps it stands for.
+        nobody_drafts: Whether the last decision was that.
         ask_prices: Tokens that asking an instant drafter for one request costs, by way to draft.
         surplus: Seconds that first drafts of this step took beyond what was expected.
         token_seconds: What a token takes in this step where nobody drafts.
@@ -65,6 +66,7 @@ class Policy:
         self.seats: list[Seat] = []
         self.values: Values | None = None
         self.experiment: Experiment | None = None
+        self.nobody_drafts = False
         self.held: list[int] | None = None
         self.held_steps, self.hold_steps = 0, HOLD_STEPS
         self.ask_prices: dict[str, float] = {}
@@ -85,14 +87,10 @@ class Policy:
         config, kind = request.speculation, temperature_class(request)
         if not config.adaptive or config.drafters or self.costs is None:
             return options
-        options = shortlist(options, self.costs, requests)
-        if self.usefulness.tries_all(kind):
-            return options
-        return tuple(
-            option
-            for option in options
-            if not option.drafter.needs.told or not self.usefulness.worthless(kind, way_of(option).owner)
-        )
+        listed = [(option, way_of(option).owner) for option in shortlist(options, self.costs, requests)]
+        judged = dict.fromkeys(owner for option, owner in listed if option.drafter.needs.told)
+        kept = self.usefulness.kept(kind, judged)
+        return tuple(option for option, owner in listed if owner not in judged or owner in kept)
 
     def close(self, request: Request) -> None:
         """The request has finished or was cancelled."""
@@ -121,6 +119,8 @@ class Policy:
         self.token_seconds = prices.step(0) / len(self.seats)
         held = self.holds()
         asked = self.ask_instant(prices)
+        if held and not asked and self.nobody_drafts:
+            return
         if not held:
             self.decide(prices)
         plans = [seat.known.base for seat in self.seats] if held and not asked else self.final()
@@ -168,6 +168,7 @@ class Policy:
         self.values, self.experiment = decision.values, decision.experiment
         for seat, plan in zip(self.seats, decision.chosen, strict=True):
             seat.known.base = plan
+        self.nobody_drafts = self.experiment is None and not any(plan.rows for plan in decision.chosen)
         ids = [seat.id for seat in self.seats]
         if ids != self.held:
             self.decider.renew()

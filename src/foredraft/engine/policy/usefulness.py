@@ -1,46 +1,58 @@
 """Which drafters have been of use to requests of a kind: to keep one ready costs time in every step."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 LEAST_USE = 0.03  # share of plain decoding's time that a drafter must save: keeping it ready costs about that much
-FIRST, EVERY = 3, 8  # requests of a kind that try everybody: the first ones, then one of so many
+FIRST = 3  # requests of a kind that keep a drafter ready before it is judged
+EVERY, SELDOM = 8, 64  # one of so many requests tries one of no use again, ever fewer while it stays so
 LEAST_STEPS = 8  # of a request, for it to say anything
 FOLLOW = 0.3  # weight of a new request
 
 
 @dataclass(slots=True)
 class Use:
-    """What one drafter has saved lately, as a share of the time that its requests' steps take when nobody drafts."""
+    """What one drafter has been worth to requests of one kind.
+
+    Attributes:
+        saved: Time it has saved lately, as a share of what their steps take when nobody drafts.
+        requests: Those that had it ready.
+        idle, patience: Requests that went without it since, and after how many the next one tries it.
+    """
 
     saved: float = 0.0
     requests: int = 0
+    idle: int = 0
+    patience: int = EVERY
+
+    @property
+    def worthless(self) -> bool:
+        return self.requests >= FIRST and self.saved < LEAST_USE
 
     def follow(self, saved: float) -> None:
         self.requests += 1
         self.saved += (saved - self.saved) * max(FOLLOW, 1.0 / self.requests)
+        self.patience = self.patience if self.worthless else EVERY
+
+    def turn(self) -> bool:
+        """Another request comes: whether it is to have the drafter ready."""
+        self.idle += 1
+        if self.worthless and self.idle < self.patience:
+            return False
+        self.patience = min(2 * self.patience, SELDOM) if self.worthless else EVERY
+        self.idle = 0
+        return True
 
 
 @dataclass(slots=True)
 class Usefulness:
-    """What drafters have saved, by kind of request and drafter.
-
-    Attributes:
-        uses: What is known.
-        asked: Requests of each kind so far.
-    """
+    """What drafters have been worth, by kind of request and drafter."""
 
     uses: dict[tuple[int, str], Use] = field(default_factory=dict)
-    asked: dict[int, int] = field(default_factory=dict)
 
-    def tries_all(self, kind: int) -> bool:
-        """Whether the next request of a kind gives everybody a try."""
-        count = self.asked[kind] = self.asked.get(kind, -1) + 1
-        return count < FIRST or count % EVERY == 0
-
-    def worthless(self, kind: int, owner: str) -> bool:
-        use = self.uses.get((kind, owner))
-        return use is not None and use.requests >= FIRST and use.saved < LEAST_USE
+    def kept(self, kind: int, owners: Iterable[str]) -> set[str]:
+        """Which of the drafters the next request of a kind is to have ready."""
+        return {owner for owner in owners if self.uses.setdefault((kind, owner), Use()).turn()}
 
     def saw(self, kind: int, steps: int, saved: Mapping[str, float]) -> None:
         """A request has ended after so many steps; each of its drafters has saved so many plain steps, or cost them
