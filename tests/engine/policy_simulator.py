@@ -13,8 +13,9 @@ from foredraft.engine.policy.acceptance import Past
 from foredraft.engine.policy.allocation import PLAIN, Plan, rate_of
 from foredraft.engine.policy.decision import Decider, Decision, StepPrices
 from foredraft.engine.policy.live_costs import LiveCosts
-from foredraft.engine.policy.request_policy import RequestPolicy, Way
+from foredraft.engine.policy.request_policy import RequestPolicy
 from foredraft.engine.step_costs import DraftCost, ForwardCost, StepCosts
+from foredraft.engine.way import Way
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 

@@ -18,13 +18,13 @@ from foredraft.engine.policy.decision import within
 from foredraft.engine.policy.exploration import FIRST_STEPS, LEAST_SHARE, Exploration
 from foredraft.engine.policy.live_costs import LiveCosts, rough_costs, size_class
 from foredraft.engine.policy.policy import Policy, sureness
-from foredraft.engine.policy.request_policy import ASK_LAST, RequestPolicy, Way
-from foredraft.engine.policy.seat import way_of
+from foredraft.engine.policy.request_policy import ASK_LAST, RequestPolicy
 from foredraft.engine.policy.shortlist import shortlist
 from foredraft.engine.policy.trimming import best_count, path_rates, ranked_nodes, worthwhile
 from foredraft.engine.policy.usefulness import Usefulness
 from foredraft.engine.running import Option
 from foredraft.engine.step_costs import DraftCost, ForwardCost, StepCosts
+from foredraft.engine.way import Way
 
 
 class Prices:
@@ -84,12 +84,16 @@ def tree() -> DraftTree:
     return DraftTree(tokens=[5, 6, 7, 8], parents=[-1, -1, 0, 2], drafters=["d"] * 4, chances=[0.8, 0.2, 0.5, 0.5])
 
 
+def as_stated(drafted: DraftTree) -> list[float]:
+    return list(drafted.chances)
+
+
 def test_paths_are_as_likely_as_all_of_their_nodes_together():
-    assert path_rates(tree(), lambda chance, depth: chance) == pytest.approx([0.8, 0.2, 0.4, 0.2])
+    assert path_rates(tree(), as_stated) == pytest.approx([0.8, 0.2, 0.4, 0.2])
 
 
 def test_nodes_that_pay_are_closed_under_parents():
-    rates = path_rates(tree(), lambda chance, depth: chance)
+    rates = path_rates(tree(), as_stated)
     assert ranked_nodes(rates)[:2] == [0, 2]
     assert worthwhile(rates, row_price=0.3) == [0, 2]
     assert worthwhile(rates, row_price=0.9) == []
@@ -97,7 +101,7 @@ def test_nodes_that_pay_are_closed_under_parents():
 
 
 def test_the_best_number_of_nodes_for_a_request_alone():
-    rates = path_rates(tree(), lambda chance, depth: chance)
+    rates = path_rates(tree(), as_stated)
     assert best_count(rates, lambda rows: 1 + 0.3 * rows) == (1, pytest.approx(0.8))  # 1.38, then 2.2 in 1.6
     assert best_count(rates, lambda rows: 1.0)[0] == 4
     assert best_count(rates, lambda rows: 1.0 + rows) == (0, 0.0)
@@ -134,19 +138,23 @@ def test_another_request_starts_from_the_past_of_its_kind_only():
 
 
 def test_stated_chances_are_corrected_by_what_became_of_them():
+    def rate(chance: float, depth: int = 1) -> float:
+        return known.rates(DraftTree.chain([1] * depth, "d", chances=[chance] * depth))[-1]
+
     known = ChanceAcceptance(Past(), ("kind",))
-    assert known.rate(0.9, 1) > 0.8 > 0.2 > known.rate(0.05, 1)
+    assert rate(0.9) > 0.8 > 0.2 > rate(0.05)
     for _ in range(40):
-        known.learn(0.9, 1, False)
-    assert known.rate(0.9, 1) < 0.2 and known.rate(0.9, 2) > 0.5 and known.rate(0.3, 1) > 0.2
+        known.learn(DraftTree.chain([1], "d", chances=[0.9]), set())
+    assert rate(0.9) < 0.2 and rate(0.9, depth=2) > 0.5 and rate(0.3) > 0.2
 
 
 def test_every_node_whose_parent_was_accepted_teaches_its_chance():
     way = Way("w", "w", "w", 3, 4)
     known = RequestPolicy([way], Past(), 0)
     known.learn(0, tree(), path=[0], depth=3)
-    tries = {place: rate.own.tries for place, rate in known.chances["w"].rates.items() if rate.own.tries}
-    assert tries == {(5, False): 1, (1, False): 1, (3, True): 1}  # 0.8 hit, 0.2 and then 0.5 missed, the last untried
+    tries = [[rate.own.tries for rate in rates] for rates in known.chances["w"].rates_at]
+    # 0.8 was hit, 0.2 missed, below the hit 0.5 missed; the last was not tried
+    assert tries == [[0, 1, 0, 0, 0, 1, 0, 0], [0, 0, 0, 1, 0, 0, 0, 0]]
 
 
 def test_an_instant_way_that_brings_nothing_is_asked_seldom():
@@ -273,7 +281,7 @@ def test_a_drafter_that_learns_from_every_step_needs_a_seat_that_pays():
     request = Request(prompt=[1], params=SamplingParams(), speculation=SpeculationConfig(), seed=0)
     for _ in range(3):
         assert policy.seated((told, silent), request) == (told, silent)
-        policy.usefulness.saw(0, 20, {way_of(each).owner: 0.0 for each in (told, silent)})
+        policy.usefulness.saw(0, 20, {each.way.owner: 0.0 for each in (told, silent)})
     assert policy.seated((told, silent), request) == (silent,)
 
 

@@ -11,6 +11,7 @@ from foredraft.core.request import Request
 from foredraft.core.speculation_config import SpeculationConfig
 from foredraft.drafters.drafter import Drafter
 from foredraft.engine.output import TokenEvent
+from foredraft.engine.way import Way, way_of
 from foredraft.model.capture import States
 from foredraft.model.slot_pool import SlotTable
 from foredraft.sampling.request_sampler import RequestSampler
@@ -18,12 +19,17 @@ from foredraft.sampling.stopping import Stopper
 from foredraft.verification.verifier import Rule
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Option:
     """One way to draft: who does it and by which config."""
 
     drafter: Drafter
     speculation: SpeculationConfig
+
+    @cached_property
+    def way(self) -> Way:
+        """What a policy goes by, made once: every request asks for it."""
+        return way_of(self.speculation, self.drafter)
 
 
 @dataclass(kw_only=True, eq=False)

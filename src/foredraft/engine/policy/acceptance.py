@@ -5,9 +5,12 @@ observations only, since texts differ; a request's own observations fade, so tha
 dozen steps.
 """
 
+from bisect import bisect_right
+from collections.abc import Set
 from dataclasses import dataclass, field
 from math import sqrt
 
+from foredraft.core.draft_tree import ROOT, DraftTree
 from foredraft.core.recent import Recent
 
 UNSEEN = 0.6  # acceptance of a position nobody has tried
@@ -22,6 +25,7 @@ HOPE_STEPS = 12  # steps without a try after which hope reaches another deviatio
 RECENT = 3  # steps for which the last outcome says what to hope for
 KEPT_TALLIES, KEPT_WORTHS = 16_384, 256  # requests may ask for more shapes of drafts than memory can hold
 CHANCE_EDGES = (0.1, 0.25, 0.4, 0.55, 0.7, 0.85, 0.95)
+LATER = (False, True)
 CHANCE_CENTRES = (0.05, 0.18, 0.33, 0.48, 0.63, 0.78, 0.9, 0.98)
 
 
@@ -157,32 +161,36 @@ class DepthAcceptance:
 
 
 class ChanceAcceptance:
-    """What a drafter's own estimates are worth: acceptance by stated chance and by first or later depth."""
+    """What a drafter's own estimates are worth: acceptance by stated chance, of the root's children and of others.
+
+    Attributes:
+        rates_at: The root's children's and the others', by class of the chance.
+        known: The same as last estimated; none where something was learned since.
+    """
 
     def __init__(self, past: Past, kind: tuple) -> None:
-        self.rates = {
-            (level, later): Rate(past.tally(*kind, "chance", level, later))
-            for level in range(len(CHANCE_CENTRES))
-            for later in (False, True)
-        }
-        self.known: dict[tuple[int, bool], float] = {}
+        levels = range(len(CHANCE_CENTRES))
+        self.rates_at = [[Rate(past.tally(*kind, "chance", level, later)) for level in levels] for later in LATER]
+        self.known: list[list[float | None]] = [[None] * len(levels) for _ in LATER]
 
-    def rate(self, chance: float, depth: int) -> float:
-        """How often a node of this stated chance at this depth, 1 for the root's children, is accepted."""
-        place = (level_of(chance), depth > 1)
-        if place not in self.known:
-            rate = self.rates[place]
-            self.known[place] = rate.estimate(rate.usual(CHANCE_CENTRES[place[0]]))[0]
-        return self.known[place]
+    def rates(self, tree: DraftTree) -> list[float]:
+        """How often each node is accepted once its parent is, [N]; `tree` states chances."""
+        rates, (first, later) = [], self.known
+        for chance, parent in zip(tree.chances, tree.parents, strict=True):
+            level = bisect_right(CHANCE_EDGES, chance)
+            known = (first if parent == ROOT else later)[level]
+            rates.append(self.estimate(level, parent != ROOT) if known is None else known)
+        return rates
 
-    def learn(self, chance: float, depth: int, hit: bool) -> None:
-        place = (level_of(chance), depth > 1)
-        self.rates[place].learn(hit)
-        self.known.pop(place, None)
+    def estimate(self, level: int, later: bool) -> float:
+        rate = self.rates_at[later][level]
+        known = self.known[later][level] = rate.estimate(rate.usual(CHANCE_CENTRES[level]))[0]
+        return known
 
-
-def level_of(chance: float) -> int:
-    for level, edge in enumerate(CHANCE_EDGES):
-        if chance < edge:
-            return level
-    return len(CHANCE_EDGES)
+    def learn(self, tree: DraftTree, accepted: Set[int]) -> None:
+        """Nodes `accepted` of a tree were; every node whose parent was has been tried."""
+        for node, (parent, chance) in enumerate(zip(tree.parents, tree.chances, strict=True)):
+            if parent == ROOT or parent in accepted:
+                level, later = bisect_right(CHANCE_EDGES, chance), parent != ROOT
+                self.rates_at[later][level].learn(node in accepted)
+                self.known[later][level] = None

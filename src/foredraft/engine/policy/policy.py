@@ -17,8 +17,8 @@ from foredraft.engine.policy.allocation import NOTHING, PLAIN, Plan, Values, rat
 from foredraft.engine.policy.decision import Decider, Experiment, StepPrices, within
 from foredraft.engine.policy.live_costs import LiveCosts
 from foredraft.engine.policy.request_policy import RequestPolicy
-from foredraft.engine.policy.seat import Offer, Seat, depth_of, temperature_class, way_of
-from foredraft.engine.policy.shortlist import shortlist
+from foredraft.engine.policy.seat import Offer, Seat, depth_of, temperature_class
+from foredraft.engine.policy.shortlist import Shortlists
 from foredraft.engine.policy.trimming import best_count, path_rates, ranked_nodes, worthwhile
 from foredraft.engine.policy.usefulness import Usefulness
 from foredraft.engine.running import Option, Running, Work
@@ -43,7 +43,7 @@ class Policy:
         draft_rows: Most draft nodes of one step over all requests.
         requests: What is known of each running request.
         past: What all requests so far have taught.
-        usefulness: Which drafters have been worth keeping ready.
+        usefulness, shortlists: Which drafters have been worth keeping ready, and which are cheap enough to be.
         decider: Choices and what exploration has cost.
         choices: Steps by the way chosen, over all requests.
         costs: What steps and drafts cost now; none until a request leaves a choice.
@@ -60,7 +60,7 @@ class Policy:
     def __init__(self, *, draft_rows: int) -> None:
         self.draft_rows = draft_rows
         self.requests: dict[int, RequestPolicy] = {}
-        self.past, self.decider, self.usefulness = Past(), Decider(), Usefulness()
+        self.past, self.decider, self.usefulness, self.shortlists = Past(), Decider(), Usefulness(), Shortlists()
         self.choices: Counter[str] = Counter()
         self.costs: LiveCosts | None = None
         self.seats: list[Seat] = []
@@ -78,7 +78,7 @@ class Policy:
         """Begin to know a request."""
         request, fixed = running.request, not running.request.speculation.adaptive
         assert fixed or self.costs is not None
-        ways = [way_of(option) for option in running.options]
+        ways = [option.way for option in running.options]
         self.requests[request.id] = RequestPolicy(ways, self.past, temperature_class(request), fixed=fixed)
 
     def seated(self, options: tuple[Option, ...], request: Request, requests: int = 1) -> tuple[Option, ...]:
@@ -87,10 +87,10 @@ class Policy:
         config, kind = request.speculation, temperature_class(request)
         if not config.adaptive or config.drafters or self.costs is None:
             return options
-        listed = [(option, way_of(option).owner) for option in shortlist(options, self.costs, requests)]
-        judged = dict.fromkeys(owner for option, owner in listed if option.drafter.needs.told)
+        listed = self.shortlists.of(options, self.costs, requests)
+        judged = dict.fromkeys(option.way.owner for option in listed if option.drafter.needs.told)
         kept = self.usefulness.kept(kind, judged)
-        return tuple(option for option, owner in listed if owner not in judged or owner in kept)
+        return tuple(option for option in listed if option.way.owner not in judged or option.way.owner in kept)
 
     def close(self, request: Request) -> None:
         """The request has finished or was cancelled."""
@@ -151,7 +151,7 @@ class Policy:
         if calling:
             self.place(self.timed(calling, prices), pool)
         taken = [(seat, seat.offers[seat.place]) for seat in self.seats if seat.place in seat.offers]
-        self.place([(seat, offer.tree.only(offer.nodes)) for seat, offer in taken], pool)
+        self.place([(seat, offer.kept) for seat, offer in taken], pool)
 
     def holds(self) -> bool:
         """Whether what was decided before still stands, for the same requests and a few steps: acceptance moves
@@ -255,7 +255,7 @@ class Policy:
         if not len(tree):
             return Offer(tree, [], 0.0)
         tree = tree if tree.chances is not None else replace(tree, chances=[UNSEEN] * len(tree))
-        rates = path_rates(tree, seat.known.chances[seat.known.ways[place].kind].rate)
+        rates = path_rates(tree, seat.known.chances[seat.known.ways[place].kind].rates)
         nodes = self.paying(rates, prices)
         return Offer(tree, nodes, sum(rates[node] for node in nodes))
 
@@ -270,7 +270,7 @@ class Policy:
         """The nodes of a fresh draft that pay; all of one whose drafter does not say, or that was sampled."""
         if seat.known.fixed or tree.chances is None or tree.laws is not None or tree.probes or not len(tree):
             return tree
-        rates = path_rates(tree, seat.known.chances[seat.known.ways[seat.place].kind].rate)
+        rates = path_rates(tree, seat.known.chances[seat.known.ways[seat.place].kind].rates)
         nodes = self.paying(rates, prices)
         return tree if len(nodes) == len(tree) else tree.only(nodes)
 
@@ -315,7 +315,7 @@ class Policy:
         if seat.place != PLAIN:
             known.learn(seat.place, seat.work.tree, seat.work.path, seat.depth)
             known.charge(seat.place, row_price * len(seat.work.tree) - len(seat.work.path))
-        if known.steps < SURE_FIRST or known.steps % SURE_EVERY == 0:
+        if known.deepest and (known.steps < SURE_FIRST or known.steps % SURE_EVERY == 0):
             known.saw_sureness(sureness(seat.work.logits[LOGITS_ROOT]))
         known.steps += 1
 

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-from foredraft.core.draft_tree import ROOT, DraftTree
+from foredraft.core.draft_tree import DraftTree
 from foredraft.engine.policy.acceptance import ChanceAcceptance, DepthAcceptance, Past
 from foredraft.engine.policy.allocation import NOTHING, PLAIN, Plan
+from foredraft.engine.way import Way
 
 REFRESH_EVERY = 8  # steps after which unused ways are looked at again
 ASK_FOLLOW = 0.15  # weight of a new observation of what an instant draft was worth
@@ -15,27 +16,6 @@ UNKNOWN = -1  # level before the target has chosen a token
 SURE_EDGES = (0.5, 0.65, 0.8, 0.9)
 SURE_FOLLOW = 0.2  # weight of a new observation of how sure the target is
 ASK_FIRST, ASK_LAST = 4, 16  # an instant drafter that does not pay is asked again after so many steps, then twice that
-
-
-@dataclass(frozen=True, slots=True)
-class Way:
-    """One way to draft, as numbers.
-
-    Attributes:
-        label: Names it among costs.
-        kind: Ways of one kind share what is learned of acceptance.
-        owner: Names the drafter.
-        depth: Longest path it drafts.
-        nodes: Most nodes it drafts.
-        instant: Whether its draft is looked at before anything is decided.
-    """
-
-    label: str
-    kind: str
-    owner: str
-    depth: int
-    nodes: int
-    instant: bool = False
 
 
 @dataclass(eq=False)
@@ -60,7 +40,7 @@ class RequestPolicy:
         base: The best plan but for instant drafts, as last decided.
         fixed: Whether there is nothing to choose: its first way serves every step.
         plans: Drafting nothing, and every way that is not instant, at its full depth.
-        deepest: Longest path of any of them.
+        deepest: Longest path of any of them; 0 where all ways are instant.
     """
 
     ways: Sequence[Way]
@@ -164,7 +144,7 @@ class RequestPolicy:
         """
         way = self.ways[place]
         if drafted.chances is not None:
-            self.learn_chances(self.chances[way.kind], drafted.guesses, set(path))
+            self.chances[way.kind].learn(drafted.guesses, set(path))
         if way.instant:
             return
         self.depths[way.kind].learn(min(depth, way.depth), len(path), self.steps)
@@ -175,10 +155,3 @@ class RequestPolicy:
             else plan
             for plan in self.plans
         ]
-
-    @staticmethod
-    def learn_chances(known: ChanceAcceptance, drafted: DraftTree, accepted: set[int]) -> None:
-        """Every node whose parent was accepted has been tried."""
-        for node, (parent, chance) in enumerate(zip(drafted.parents, drafted.chances, strict=True)):
-            if parent == ROOT or parent in accepted:
-                known.learn(chance, drafted.depths[node], node in accepted)

@@ -5,9 +5,8 @@ from dataclasses import dataclass, field
 from foredraft.core.draft_tree import DraftTree
 from foredraft.core.request import Request
 from foredraft.engine.policy.allocation import NOTHING, PLAIN, Plan, Values
-from foredraft.engine.policy.request_policy import RequestPolicy, Way
-from foredraft.engine.running import Option, Work
-from foredraft.engine.step_costs import option_label
+from foredraft.engine.policy.request_policy import RequestPolicy
+from foredraft.engine.running import Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +22,11 @@ class Offer:
     tree: DraftTree
     nodes: list[int]
     gain: float
+
+    @property
+    def kept(self) -> DraftTree:
+        """The nodes worth verifying."""
+        return self.tree if len(self.nodes) == len(self.tree) else self.tree.only(self.nodes)
 
     def plan(self, place: int) -> Plan:
         return Plan(None, self.gain, self.gain, len(self.nodes), place)
@@ -77,14 +81,6 @@ class Seat:
             if worth > top:
                 best, top = plan, worth
         return best
-
-
-def way_of(option: Option) -> Way:
-    config = option.speculation
-    label = option_label(config)
-    shape = f"{config.speculative_token_tree} {config.tree_size} x {config.tree_width}" if config.branches else "chain"
-    owner = f"{config.method} {config.model or ''} {config.drafters}"
-    return Way(label, f"{owner} {shape}", owner, config.depth, config.nodes, instant=option.drafter.needs.instant)
 
 
 def depth_of(work: Work) -> int:

@@ -1,16 +1,41 @@
 """Which drafters a request keeps ready: to be ready costs a little in every step, even for one that never drafts."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from foredraft.drafters.drafter import Drafter
 from foredraft.engine.policy.live_costs import LiveCosts
 from foredraft.engine.running import Option
-from foredraft.engine.step_costs import option_label
 
 ACCEPTANCE = 0.8  # the same for everybody, and high: what drafts cost is known, how good they are is not
 NEAR_BEST = 0.75  # share of the best drafter's speed below which another one is left out
 CONTEXT = 64  # positions
 FEW = 2  # requests
+STANDS = 16  # requests for which a list is good: costs move slowly, and requests may be short
+
+
+@dataclass(eq=False)
+class Listed:
+    """A list, of which options, and how many requests may still go by it."""
+
+    options: tuple[Option, ...]
+    short: tuple[Option, ...]
+    left: int = STANDS
+
+
+@dataclass(eq=False)
+class Shortlists:
+    """Short lists by number of requests, each made anew now and then."""
+
+    lists: dict[int, Listed] = field(default_factory=dict)
+
+    def of(self, options: tuple[Option, ...], costs: LiveCosts, requests: int) -> tuple[Option, ...]:
+        """`shortlist(options, costs, requests)` as it was not long ago."""
+        known = self.lists.get(requests)
+        if known is None or known.options is not options or known.left == 0:
+            known = self.lists[requests] = Listed(options, shortlist(options, costs, requests))
+        known.left -= 1
+        return known.short
 
 
 def shortlist(options: Sequence[Option], costs: LiveCosts, requests: int = 1) -> tuple[Option, ...]:
@@ -43,4 +68,4 @@ def possible_speed(option: Option, costs: LiveCosts, requests: int) -> float:
     depth = option.speculation.depth
     gain = sum(ACCEPTANCE**position for position in range(1, depth + 1))
     seconds = costs.step_seconds(requests * (1 + depth), requests, CONTEXT, False)
-    return requests * (1.0 + gain) / (seconds + costs.draft_seconds(option_label(option.speculation), requests))
+    return requests * (1.0 + gain) / (seconds + costs.draft_seconds(option.way.label, requests))

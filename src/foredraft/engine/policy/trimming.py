@@ -6,14 +6,15 @@ from foredraft.core.draft_tree import ROOT, DraftTree
 
 SMALL = 4  # counts up to this one, and its multiples, are tried
 
-Rate = Callable[[float, int], float]  # from a node's stated chance and depth to how often such a node is accepted
+Rates = Callable[[DraftTree], list[float]]  # how often each node of a tree is accepted once its parent is
 
 
-def path_rates(tree: DraftTree, rate: Rate) -> list[float]:
+def path_rates(tree: DraftTree, rates_of: Rates) -> list[float]:
     """Chance of each node to be accepted together with all its ancestors, [N]; `tree` states chances."""
-    rates: list[float] = []
-    for chance, parent, depth in zip(tree.chances, tree.parents, tree.depths, strict=True):
-        rates.append(rate(chance, depth) * (1.0 if parent == ROOT else rates[parent]))
+    rates = rates_of(tree)
+    for node, parent in enumerate(tree.parents):
+        if parent != ROOT:
+            rates[node] *= rates[parent]
     return rates
 
 
