@@ -136,16 +136,17 @@ def transformers_contestant(model: PreTrainedModel, options: dict) -> Contestant
     return write
 
 
-def make_contestants(engine: Engine, target: str, draft: str, new: int, ignore_eos: bool) -> dict[str, Contestant]:
-    """Everybody, over the same weights in the same dtype, greedy, ending the text under the same condition."""
+def make_contestants(engine: Engine, target: str, draft: str, new: int, ends: list[int]) -> dict[str, Contestant]:
+    """Everybody in this process, over the same weights in the same dtype, greedy.
+
+    A text ends at one of `ends`, the target's own end tokens, or goes on to `new` tokens where there are none.
+    """
     dtype = engine.target.model.dtype
     model, assistant = load_plain(target, dtype), load_plain(draft, dtype)
-    checkpoint = find_checkpoint(target)
-    ends = [] if ignore_eos else list(eos_of(checkpoint, engine.target.tokenizer))
     for module in (model, assistant):
         module.generation_config.eos_token_id = ends or None
         module.generation_config.pad_token_id = 0
-    sampling = SamplingParams(max_new_tokens=new, ignore_eos=ignore_eos)
+    sampling = SamplingParams(max_new_tokens=new, ignore_eos=not ends)
     entrants: dict[str, Contestant] = {}
     for name, setting in FOREDRAFT.items():
         config = SpeculationConfig(**with_model(setting, draft))
@@ -154,6 +155,10 @@ def make_contestants(engine: Engine, target: str, draft: str, new: int, ignore_e
         options = with_model(setting, assistant) | {"max_new_tokens": new}
         entrants[name] = transformers_contestant(model, options)
     return entrants
+
+
+def ends_of(engine: Engine, target: str, ignore_eos: bool) -> list[int]:
+    return [] if ignore_eos else list(eos_of(find_checkpoint(target), engine.target.tokenizer))
 
 
 def with_model(setting: dict, model) -> dict:

@@ -166,9 +166,7 @@ def found(turns: Sequence[Turn], writings: Sequence[Writing], notes: Notes, *, c
         "contestants": notes.about,
         "logit_distances": notes.distances,
         "read_bandwidths": notes.bandwidths,
-        "waiting_cpu_share": {
-            name: notes.waiting_cpu_seconds[name] / seconds for name, seconds in notes.waiting_seconds.items()
-        },
+        "waiting_cpu_share": notes.waiting.shares(),
         "load_average_after": os.getloadavg(),
     }
 

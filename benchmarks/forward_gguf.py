@@ -28,6 +28,7 @@ def main(folder: Path, file: Path) -> None:
     from gguf import GGMLQuantizationType, GGUFWriter
 
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    require_plain(config)
     writer = GGUFWriter(str(file), "llama")
     describe(writer, config)
     for name, bits in tensors(folder / "model.safetensors"):
@@ -40,6 +41,13 @@ def main(folder: Path, file: Path) -> None:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def require_plain(config: dict) -> None:
+    """Raises `ValueError` for a model that would be written as another than it is."""
+    kind, rotation = config["model_type"], config["rope_parameters"].get("rope_type", "default")
+    if (kind, rotation) != ("llama", "default"):
+        raise ValueError(f"the model is a {kind} with rotation {rotation}; only llama with default is written")
 
 
 def describe(writer, config: dict) -> None:

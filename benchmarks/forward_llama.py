@@ -9,13 +9,15 @@ from forward_worker import serve
 
 CONTEXT = 2048
 CHUNK = 512
+QUIET = llama_cpp.llama_log_callback(lambda *_: None)  # must live as long as llama.cpp may call it
 
 
 class Llama:
-    """A GGUF model through llama.cpp's own functions, one sequence."""
+    """A GGUF model through llama.cpp's own functions, one sequence of up to `length` tokens."""
 
-    def __init__(self) -> None:
+    def __init__(self, length: int = CONTEXT) -> None:
         llama_cpp.llama_backend_init()
+        self.length = length
         self.model = self.context = None
         self.batch = llama_cpp.llama_batch_init(CHUNK, 0, 1)
         self.sampler = llama_cpp.llama_sampler_init_greedy()
@@ -27,7 +29,7 @@ class Llama:
         if not self.model:
             raise RuntimeError(f"llama.cpp cannot load {model}")
         params = llama_cpp.llama_context_default_params()
-        params.n_ctx, params.n_batch, params.n_ubatch = CONTEXT, CHUNK, CHUNK
+        params.n_ctx, params.n_batch, params.n_ubatch = self.length, CHUNK, CHUNK
         params.n_threads = params.n_threads_batch = threads
         self.context = llama_cpp.llama_init_from_model(self.model, params)
         if not self.context:
@@ -49,12 +51,21 @@ class Llama:
         return list(llama_cpp.llama_get_logits_ith(self.context, -1)[: self.vocabulary])
 
     def fill(self, tokens: Sequence[int]) -> None:
-        llama_cpp.llama_memory_clear(self.memory, True)
+        self.cut(0)
+        self.extend(tokens)
+
+    def cut(self, length: int) -> None:
+        """Keep the first `length` tokens of the cache."""
+        llama_cpp.llama_memory_seq_rm(self.memory, 0, length, -1)
+        self.filled = length
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Compute `tokens` behind the cache, which holds them afterwards; logits of the last."""
         for start in range(0, len(tokens), CHUNK):
             part = tokens[start : start + CHUNK]
-            self.put(part, start, [place == len(part) - 1 for place in range(len(part))])
+            self.put(part, self.filled, [place == len(part) - 1 for place in range(len(part))])
             self.decode()
-        self.filled = len(tokens)
+            self.filled += len(part)
 
     def put(self, tokens: Sequence[int], first: int, wanted: Sequence[bool]) -> None:
         """The next batch: `tokens` from position `first` on, logits where they are `wanted`."""
@@ -75,16 +86,15 @@ class Llama:
         self.decode()
         llama_cpp.llama_get_logits(self.context)  # waits until they are there
         seconds = perf_counter() - start
-        llama_cpp.llama_memory_seq_rm(self.memory, 0, self.filled, -1)
+        self.cut(self.filled)
         return [seconds]
 
     def write(self, tokens: Sequence[int], new: int) -> tuple[float, list[int]]:
         self.fill(tokens)
         text = [self.chosen()]
         start = perf_counter()
-        for position in range(len(tokens), len(tokens) + new - 1):
-            self.put(text[-1:], position, [True])
-            self.decode()
+        while len(text) < new:
+            self.extend(text[-1:])
             text.append(self.chosen())
         return perf_counter() - start, text
 
@@ -92,6 +102,11 @@ class Llama:
         return llama_cpp.llama_sampler_sample(self.sampler, self.context, -1)
 
 
+def be_quiet() -> None:
+    """Drop what llama.cpp logs."""
+    llama_cpp.llama_log_set(QUIET, ctypes.c_void_p(0))
+
+
 if __name__ == "__main__":
-    llama_cpp.llama_log_set(QUIET := llama_cpp.llama_log_callback(lambda *_: None), ctypes.c_void_p(0))
+    be_quiet()
     serve(Llama())

@@ -14,18 +14,35 @@ from forward_shapes import REFERENCE_FILE, SPREAD, Shape, write_model
 SCRIPTS = {GGUF: "forward_gguf.py", OPENVINO_FOLDER: "forward_openvino_export.py"}
 
 
-class Models:
+class ModelFiles:
+    """A model in the formats that contestants read, in one folder."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    def prepare_for(self, entrant: Entrant) -> None:
+        """Translate the weights where the entrant reads another format. Raises `ContestantFailure`."""
+        if entrant.model not in SCRIPTS:
+            return
+        script, source = HERE / SCRIPTS[entrant.model], self.folder / HUGGING_FACE
+        once(self.folder / entrant.model, lambda place: run([entrant.command[0], script, source, place]))
+
+    def of(self, entrant: Entrant) -> str:
+        return str(self.folder / entrant.model)
+
+
+class Models(ModelFiles):
     """The files of one shape.
 
     Attributes:
         shape, seed: Which weights.
-        folder: Where they are.
     """
 
     def __init__(self, name: str, shape: Shape, seed: int, folder: Path):
         """In a folder of `folder` whose name tells them from those of another shape, seed or spread."""
         digest = hashlib.sha256(f"{shape} {SPREAD}".encode()).hexdigest()[:8]
-        self.shape, self.seed, self.folder = shape, seed, folder.resolve() / f"{name}-seed-{seed}-{digest}"
+        super().__init__(folder.resolve() / f"{name}-seed-{seed}-{digest}")
+        self.shape, self.seed = shape, seed
 
     def prepare(self, entrants: Iterable[Entrant]) -> dict[str, str]:
         """Write what is missing; returns why some entrants have nothing to read."""
@@ -37,16 +54,6 @@ class Models:
             except ContestantFailure as failure:
                 left_out[entrant.name] = str(failure)
         return left_out
-
-    def prepare_for(self, entrant: Entrant) -> None:
-        """Translate the weights where the entrant reads another format. Raises `ContestantFailure`."""
-        if entrant.model not in SCRIPTS:
-            return
-        script, source = HERE / SCRIPTS[entrant.model], self.folder / HUGGING_FACE
-        once(self.folder / entrant.model, lambda place: run([entrant.command[0], script, source, place]))
-
-    def of(self, entrant: Entrant) -> str:
-        return str(self.folder / entrant.model)
 
     def reference(self) -> dict[str, list]:
         """Tokens, and the logits of the weights in fp32 behind them."""

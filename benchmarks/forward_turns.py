@@ -1,6 +1,5 @@
 """Takes the turns of the benchmark of the forward: every contestant on every cell, one at a time, in changing order."""
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ import torch
 from forward_contestants import MODULE, NATIVE, NATIVE_LINE, ContestantFailure, Worker
 from forward_models import Models
 from forward_shapes import CONTEXT_LENGTH, random_tokens
+from waiting import Waiting
 
 from foredraft.evaluation.turns import rotated
 from foredraft.model.native_runtime import extension, installed
@@ -89,15 +89,14 @@ class Notes:
         distances: Of its logits from those of the weights in fp32, relative, by shape and name.
         left_out: Why a contestant takes no part in a shape, or in any, by `shape: name` or name.
         bandwidths: Bytes a second by how they were read, every measurement.
-        waiting_seconds, waiting_cpu_seconds: How long each waited while others were timed; CPU time it took meanwhile.
+        waiting: CPU time that each took while others were timed.
     """
 
     about: dict[str, dict[str, dict]] = field(default_factory=dict)
     distances: dict[str, dict[str, float]] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
     bandwidths: dict[str, list[float]] = field(default_factory=dict)
-    waiting_seconds: Counter[str] = field(default_factory=Counter)
-    waiting_cpu_seconds: Counter[str] = field(default_factory=Counter)
+    waiting: Waiting = field(default_factory=Waiting)
 
 
 class Run:
@@ -105,20 +104,15 @@ class Run:
 
     def __init__(self, workers: Mapping[str, Worker], plan: Plan, notes: Notes):
         self.workers, self.plan, self.notes = workers, plan, notes
+        self.clocks = {name: worker.cpu_seconds for name, worker in workers.items()}
         self.read_memory = memory_readers(plan.threads)
 
     def ask(self, name: str, do: str, **arguments: object) -> dict:
         """An answer; what the others do while one is timed is noted. Raises `ContestantFailure`."""
         if do not in TIMED:
             return self.workers[name].ask(do, **arguments)
-        before = {other: worker.cpu_seconds() for other, worker in self.workers.items() if other != name}
-        start = perf_counter()
-        answer = self.workers[name].ask(do, **arguments)
-        seconds = perf_counter() - start
-        for other, used in before.items():
-            self.notes.waiting_seconds[other] += seconds
-            self.notes.waiting_cpu_seconds[other] += max(0.0, self.workers[other].cpu_seconds() - used)
-        return answer
+        with self.notes.waiting.during(name, self.clocks):
+            return self.workers[name].ask(do, **arguments)
 
     def bandwidth(self) -> float:
         """Bytes a second of the way to read memory that is fastest now."""

@@ -1,19 +1,10 @@
-"""A contestant of the benchmark of the forward in a process of its own: a request a line in, an answer a line out.
+"""What a contestant of the benchmark of the forward is asked, in a process of its own. Only the standard library."""
 
-Only the standard library: peers run this in environments of their own. A request is JSON with the name of a method
-under `do` and its arguments; an answer is JSON, `{"error": ...}` where it failed. A contestant works only while a
-request of it runs.
-"""
-
-import json
-import os
-import sys
 from collections.abc import Sequence
 from time import perf_counter
-from typing import IO, Protocol
+from typing import Protocol
 
-FAILURES = (ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, OSError, RuntimeError, TypeError)
-FAILURES += (ValueError,)
+from line_worker import LineWorker
 
 
 class Contestant(Protocol):
@@ -35,15 +26,11 @@ class Contestant(Protocol):
         """Seconds from the first to the last of `new` tokens written greedily after `tokens`, and the new tokens."""
 
 
-class Requests:
+class Requests(LineWorker):
     """What can be asked of a contestant."""
 
     def __init__(self, contestant: Contestant):
         self.contestant = contestant
-
-    def ready(self) -> dict:
-        """Answered once everything is imported."""
-        return {}
 
     def load(self, model: str, threads: int) -> dict:
         return {"about": self.contestant.load(model, threads)}
@@ -68,25 +55,7 @@ class Requests:
         seconds, text = self.contestant.write(tokens, new)
         return {"seconds": seconds, "tokens": text}
 
-    def answer(self, request: dict) -> dict:
-        arguments = dict(request)
-        try:
-            return getattr(self, arguments.pop("do"))(**arguments)
-        except FAILURES as error:
-            first = (str(error).strip() or type(error).__name__).splitlines()[0]
-            return {"error": first}
-
 
 def serve(contestant: Contestant) -> None:
     """Answer until the asking side closes the pipe."""
-    requests, out = Requests(contestant), own_output()
-    for line in sys.stdin:
-        out.write(json.dumps(requests.answer(json.loads(line))) + "\n")
-        out.flush()
-
-
-def own_output() -> IO[str]:
-    """Standard output for answers alone: what libraries print goes to standard error."""
-    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    return out
+    Requests(contestant).serve()

@@ -1,30 +1,43 @@
-"""Tokens a second of foredraft with each drafter and of transformers' `generate`, side by side in one run.
+"""Tokens a second of foredraft with each drafter, of transformers' `generate` and of peers, side by side in one run.
 
-    python benchmarks/generate.py --target tiny --draft-model tiny-draft --output docs/results/generate-cpu.json
+    python benchmarks/generate.py --output docs/results/generate-cpu.json --llama-python PYTHON --openvino-python PYTHON
 
 All contestants run the same weights in the same dtype on the same threads, greedily, and take turns prompt by prompt
 in every round, so that a machine that slows down slows everybody. Texts are compared: in fp32 a foredraft contestant
 that writes another text than foredraft plain fails the run.
+
+llama.cpp and OpenVINO GenAI work in processes of their own, in bf16, where a Python is named that has them. llama.cpp
+decodes plainly by its own functions; its speculation is that of llama-cpp-python: prompt lookup as it brings it, and a
+draft model behind its interface for drafters, for which it brings none. OpenVINO GenAI brings both. Nobody keeps what
+it has computed of earlier prompts. A peer rounds in its own way, so its texts may differ; how many agree is reported.
 """
 
 import hashlib
 import json
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import process_time
 
 import report
-from contestants import FOREDRAFT, PEER_PLAIN, PLAIN, TRANSFORMERS, Contestant, make_contestants
+import torch
+from command_line import run_command
+from contestants import FOREDRAFT, PEER_PLAIN, PLAIN, ends_of, make_contestants
 from cyclopts import App
+from forward_contestants import LLAMA, OPENVINO, ContestantFailure, at_work
+from generate_peers import WAYS, Task, clocks_of, find_peers, load, peer_contestants
+from generate_plot import plot
+from generate_systems import compare
+from generate_systems_table import as_markdown
+from generate_turns import Stage
 from provenance import provenance, read_bandwidth
-from rich.console import Console
-from rich.progress import track
 from summary import Turn, plain_step, summarise
 from workloads import collect
 
 from foredraft import Engine
+from foredraft.core.errors import require
 from foredraft.core.speculation_config import OFF
 
-WARM_UP_PROMPTS = 1
 app = App(help=__doc__)
 
 
@@ -42,6 +55,10 @@ def main(
     threads: int = 2,
     dtype: str = "auto",
     ignore_eos: bool = True,
+    llama_python: Path | None = None,
+    openvino_python: Path | None = None,
+    folder: Path = Path(".work/generate"),
+    markdown: Path | None = None,
 ) -> int:
     """Measure, print, and write OUTPUT (JSON) with a plot beside it.
 
@@ -50,20 +67,33 @@ def main(
     workloads: Names with commas between them; all there are where none is given.
     prompts_dir: Folder of Spec-Bench-format .jsonl files, mapped to workloads by category.
     ignore_eos: Everybody writes on to max_new_tokens; otherwise all stop at the model's end of text.
+    llama_python: Python that has llama-cpp-python and gguf; without one llama.cpp takes no part.
+    openvino_python: Python that has openvino, openvino-genai and, where the models are not yet written, optimum-intel;
+        without one OpenVINO GenAI takes no part.
+    folder: Where the models are written once as peers read them.
+    markdown: File for the table of all systems as markdown.
     """
+    peers, left_out = find_peers({LLAMA: llama_python, OPENVINO: openvino_python})
     place = {"dtype": dtype, "device": "cpu", "threads": threads}
     engine = Engine.from_pretrained(target, **place, max_batch=1, prefix_cache=False, speculation=OFF)
     names = [name.strip() for name in workloads.split(",") if name.strip()]
     texts = collect(names, prompts_dir)
     prompts = {name: fitting(engine, its, prompts_per_workload, max_new_tokens) for name, its in texts.items()}
-    entrants = make_contestants(engine, target, draft_model, max_new_tokens, ignore_eos)
-    bandwidth = read_bandwidth()
-    warm_up(entrants, prompts)
-    turns = play(entrants, prompts, rounds)
+    require(not peers or engine.target.model.dtype == torch.bfloat16, "peers compute in bf16; give --dtype bf16")
+    new, ends, bandwidth = max_new_tokens, ends_of(engine, target, ignore_eos), read_bandwidth()
+    own = make_contestants(engine, target, draft_model, new, ends)
+    length = max(len(tokens) for its in prompts.values() for tokens in its) + new
+    task = Task(target=target, draft=draft_model, folder=folder, threads=threads, length=length, new=new, ends=ends)
+    with TemporaryDirectory(prefix="foredraft-generate-") as logs, at_work(peers, threads, Path(logs)) as workers:
+        about = {name: load(worker, task) for name, worker in workers.items()}
+        stage = Stage(own | peer_contestants(workers, task), clocks_of(workers, process_time))
+        stage.warm_up(prompts)
+        turns = stage.play(prompts, rounds)
     settings = {"target": target, "draft_model": draft_model, "threads": threads, "rounds": rounds}
-    settings |= {"max_new_tokens": max_new_tokens, "ignore_eos": ignore_eos, "seed": None, "temperature": 0}
+    settings |= {"max_new_tokens": new, "ignore_eos": ignore_eos, "seed": None, "temperature": 0}
+    settings |= {"peers": about, "left_out": left_out | stage.left_out, "waiting_cpu_share": stage.waiting.shares()}
     result = provenance() | settings | findings(engine, prompts, turns, bandwidth)
-    write(result, output)
+    write(result, output, markdown)
     report.show(result)
     return verdict(result)
 
@@ -80,39 +110,21 @@ def encode(engine: Engine, text: str) -> list[int]:
     return engine.chat([{"role": "user", "content": text}]) if has_template else engine.encode(text)
 
 
-def warm_up(entrants: dict[str, Contestant], prompts: dict[str, list[list[int]]]) -> None:
-    for its in list(prompts.values())[:WARM_UP_PROMPTS]:
-        for write_text in entrants.values():
-            write_text(its[0])
-
-
-def play(entrants: dict[str, Contestant], prompts: dict[str, list[list[int]]], rounds: int) -> list[Turn]:
-    """Every contestant on every prompt, one after another on the same prompt, a different one first each time."""
-    places = [(name, index, tokens) for name, its in prompts.items() for index, tokens in enumerate(its)]
-    turns, names = [], list(entrants)
-    for count, (number, (workload, index, tokens)) in enumerate(
-        track([(number, place) for number in range(rounds) for place in places], console=Console(stderr=True))
-    ):
-        first = count % len(names)
-        samples = {name: entrants[name](tokens) for name in names[first:] + names[:first]}
-        in_order = {name: samples[name] for name in names}
-        turns.append(Turn(workload=workload, prompt=index, round=number, prompt_tokens=len(tokens), samples=in_order))
-    return turns
-
-
 def findings(engine: Engine, prompts: dict[str, list[list[int]]], turns: list[Turn], bandwidth: float) -> dict:
     model = engine.target.model
+    summary = summarise(turns)
     step = plain_step(turns, weight_bytes=bytes_read(model), bytes_per_token=model.bytes_per_token, bandwidth=bandwidth)
     return {
         "dtype": str(model.dtype).removeprefix("torch."),
         "path": model.path,
         "weight_bytes": model.weight_bytes,
         "read_bandwidth": bandwidth,
-        "contestants": FOREDRAFT | TRANSFORMERS,
+        "contestants": {name: WAYS[name] for name in turns[0].samples},
         "prompts": sum(map(len, prompts.values())),
         "prompts_by_workload": {name: len(its) for name, its in prompts.items()},
         "plain_step": step,
-        "summary": summarise(turns),
+        "summary": summary,
+        "systems": compare(turns, summary),
         "prompts_sha256": digest(prompts),
         "turns": [turn.record() for turn in turns],
     }
@@ -130,11 +142,13 @@ def bytes_read(model) -> int:
     return model.weight_bytes - (0 if config.tie_word_embeddings else embedding.numel() * embedding.element_size())
 
 
-def write(result: dict, output: Path) -> None:
+def write(result: dict, output: Path, markdown: Path | None) -> None:
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(json.dumps(result, indent=1) + "\n")
-    drawn = report.plot(result, output.with_suffix(".svg"))
-    if not drawn:
+    if markdown is not None:
+        markdown.parent.mkdir(parents=True, exist_ok=True)
+        markdown.write_text(as_markdown(result), encoding="utf-8")
+    if not plot(result, output.with_suffix(".svg")):
         print("no plot: matplotlib is not installed", file=sys.stderr)
 
 
@@ -152,5 +166,10 @@ def verdict(result: dict) -> int:
     return int(bool(changed) and result["dtype"] == "float32")
 
 
+def command(arguments: list[str] | None = None) -> int:
+    """Run the command line; a mistake is one line and exit code 2, a peer that does not start exit code 1."""
+    return run_command(app, arguments, ContestantFailure)
+
+
 if __name__ == "__main__":
-    app()
+    sys.exit(command())

@@ -1,8 +1,8 @@
-"""The result on the screen and as a plot."""
+"""The result on the screen."""
 
-from pathlib import Path
-
-from contestants import FOREDRAFT, PLAIN
+from contestants import PLAIN
+from generate_peers import SYSTEMS
+from generate_systems_table import as_table, sentences
 from rich.console import Console
 from rich.table import Table
 from summary import ALL, best_drafter
@@ -22,8 +22,9 @@ def show(result: dict) -> None:
     for workload, group in result["summary"].items():
         console.print(table(workload, group, result))
     console.print(NOTES + (f" {BF16_NOTE}" if result["dtype"] != "float32" else ""))
-    for line in conclusions(result):
-        console.print(line)
+    console.print(as_table(result["systems"]))
+    for line in [*conclusions(result), *sentences(result)]:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def table(workload: str, group: dict, result: dict) -> Table:
@@ -32,8 +33,10 @@ def table(workload: str, group: dict, result: dict) -> Table:
     shown.add_column("contestant")
     for name in ("ratio", "decode", "tokens/s", "tau", "draft", "verify", "other", "unlike"):
         shown.add_column(name, justify="right")
-    for name, figures in group.items():
-        shown.add_row(name, *cells(figures), end_section=name == list(FOREDRAFT)[-1])
+    for ways in SYSTEMS.values():
+        for name in (name for name in ways if name in group):
+            shown.add_row(name, *cells(group[name]))
+        shown.add_section()
     return shown
 
 
@@ -70,40 +73,3 @@ def conclusions(result: dict) -> list[str]:
         f"{step['bandwidth_share']:.0%}"
     )
     return lines
-
-
-def plot(result: dict, path: Path) -> bool:
-    """Bars of every contestant's ratio by workload, quartiles as whiskers; false where matplotlib is not installed."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        return False
-    groups = result["summary"]
-    figure = Figure(figsize=(max(7, 1.9 * len(groups)), 4.5), layout="constrained")
-    axes = figure.subplots()
-    draw_bars(axes, groups)
-    axes.axhline(1, color="black", linewidth=0.8)
-    axes.set_xticks(range(len(groups)), list(groups))
-    axes.set_ylabel("tokens a second, ratio to foredraft plain")
-    axes.set_title(f"{result['target']}, {result['dtype']}, {result['threads']} threads, {result['hardware']['cpu']}")
-    axes.legend(fontsize="small", ncols=2)
-    figure.savefig(path)
-    return True
-
-
-def draw_bars(axes, groups: dict[str, dict]) -> None:
-    names = [name for name in next(iter(groups.values())) if name != PLAIN]
-    width = 0.86 / len(names)
-    for place, name in enumerate(names):
-        spreads = [group[name]["ratio"] for group in groups.values()]
-        whiskers = [[s["median"] - s["p25"] for s in spreads], [s["p75"] - s["median"] for s in spreads]]
-        left = (place - len(names) / 2 + 0.5) * width
-        axes.bar(
-            [index + left for index in range(len(groups))],
-            [spread["median"] for spread in spreads],
-            width,
-            yerr=whiskers,
-            label=name,
-            hatch=None if name in FOREDRAFT else "//",
-            error_kw={"elinewidth": 0.8},
-        )

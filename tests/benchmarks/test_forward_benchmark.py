@@ -383,7 +383,7 @@ def test_turns_rotate_and_bandwidth_is_the_fastest_way(double, tmp_path):
     assert notes.bandwidths == {"slow": [1e9] * 2, "fast": [2e9] * 2}
     assert [w.order[0] for w in writings] == ["one", "two"]
     assert writings[0].seconds == dict.fromkeys(("one", "two", "three"), pytest.approx(0.01))
-    assert set(notes.waiting_seconds) == {"one", "two", "three"} and notes.left_out == {}
+    assert set(notes.waiting.shares()) == {"one", "two", "three"} and notes.left_out == {}
 
 
 def test_who_fails_is_left_out_and_the_others_go_on(double, tmp_path):
