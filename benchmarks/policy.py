@@ -39,7 +39,7 @@ from policy_plot import as_markdown, plot, sentences
 from provenance import provenance
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress
-from workloads import own_prompts
+from workloads import collect, own_prompts
 
 from foredraft import Engine, SamplingParams, SpeculationConfig
 from foredraft.core.errors import require
@@ -50,6 +50,7 @@ from foredraft.evaluation.turns import PLAIN
 
 NEAR_BEST = 0.95  # of the best fixed setting, in every cell
 ABOVE_PLAIN = 0.97  # of plain decoding, in every cell
+MOST_PROMPTS = 256  # of a workload
 SHOWN = 3  # worst cells that are named; where more fail, all of those
 WARM_UP = "editing"  # the workload that is written before anything is measured, and in no cell
 WORKLOADS = "code,json,retrieval,maths,reasoning,chat,translation,creative"
@@ -66,6 +67,7 @@ def main(
     contestants: str = "",
     settings: str = "{}",
     workloads: str = WORKLOADS,
+    prompts_dir: Path | None = None,
     concurrencies: Annotated[tuple[int, ...], Many] = (1, 4, 16),
     temperatures: Annotated[tuple[float, ...], Many] = (0.0, 1.0),
     prompts: int = 4,
@@ -86,6 +88,8 @@ def main(
         settings: Keys of the speculative config to change, as JSON by contestant, such as
             {"mtp": {"num_speculative_tokens": 2}}; a new name with a method adds a contestant.
         workloads: Names with commas between them.
+        prompts_dir: Folder of Spec-Bench-format .jsonl files, whose prompts join our own: the more there are, the
+            later one comes again.
         concurrencies: Requests in flight.
         prompts: Least requests of a cell; one with more in flight has as many as those.
         ignore_eos: Write on to max_new_tokens past the end of text.
@@ -104,10 +108,11 @@ def main(
 
     engines, left_out = make_engines(configs, load)
     refuse_named(left_out, [*named, *changes])
-    texts = texts_of(engines[PLAIN], names_in(workloads), max(most, prompts), max_new_tokens)
+    texts = texts_of(engines[PLAIN], names_in(workloads), prompts_dir, max_new_tokens)
     require_room(engines, texts, sampling, most)
     about = provenance() | place | circumstances(engines[PLAIN], texts)
     about |= {"target": target, "draft_model": draft_model, "max_new_tokens": max_new_tokens, "ignore_eos": ignore_eos}
+    about |= {"prompts_by_workload": {name: len(its) for name, its in texts.items()}}
     about |= {"seed": seed, "rounds": rounds, "prompts": prompts, "warm_up": WARM_UP, "left_out": left_out}
     about |= {"contestants": {name: chosen[name] for name in engines}}
     cells = sweeps([name for name in texts if name != WARM_UP], concurrencies, temperatures)
@@ -136,10 +141,9 @@ def check(
         whole(name, count, 1)
 
 
-def texts_of(engine: Engine, workloads: list[str], count: int, new: int) -> dict[str, list[list[int]]]:
+def texts_of(engine: Engine, workloads: list[str], folder: Path | None, new: int) -> dict[str, list[list[int]]]:
     """Prompts of the workloads and of the warm-up. Raises `ConfigError` where none leaves room for the answer."""
-    own = own_prompts()
-    texts = token_prompts(engine, {name: own[name] for name in [*workloads, WARM_UP]}, count, new)
+    texts = token_prompts(engine, collect([*workloads, WARM_UP], folder), MOST_PROMPTS, new)
     require(
         WARM_UP in texts and len(texts) > 1,
         f"--max-new-tokens is {new}; prompts and answers must fit a context of {engine.target.context_length}",

@@ -1,5 +1,6 @@
 """Who takes part in the benchmark of the policy, and how each writes a cell: a closed loop of requests."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from time import perf_counter
@@ -143,11 +144,13 @@ def requests_in(cell: Cell, least: int) -> int:
 
 
 def requests_of(
-    prompts: Sequence[list[int]], count: int, sampling: SamplingParams
+    prompts: Sequence[list[int]], count: int, sampling: SamplingParams, first: int = 0
 ) -> tuple[list[list[int]], list[SamplingParams]]:
-    """`count` prompts and how each is sampled; a prompt that comes again does so with another seed."""
+    """`count` prompts from number `first` on, and how each is sampled; one that comes again does so with another
+    seed."""
+    places = range(first, first + count)
     seeds = [(sampling.seed + index) % 2**63 for index in range(count)]
-    return [prompts[index % len(prompts)] for index in range(count)], [replace(sampling, seed=seed) for seed in seeds]
+    return [prompts[place % len(prompts)] for place in places], [replace(sampling, seed=seed) for seed in seeds]
 
 
 def write_cell(
@@ -167,11 +170,12 @@ def take_turn(
     sampling: SamplingParams,
     *,
     requests: int,
+    first: int,
     number: int,
     position: int,
 ) -> Turn:
     """Everybody writes the cell once; who begins moves on with the round's number and the position in it."""
-    texts, params = requests_of(prompts, requests, replace(sampling, temperature=cell.temperature))
+    texts, params = requests_of(prompts, requests, replace(sampling, temperature=cell.temperature), first)
     order = rotated(list(engines), number + position)
     written = {name: write_cell(engines[name], cell.concurrency, texts, params) for name in order}
     plain = [output.token_ids for output in written[PLAIN][1]]
@@ -212,17 +216,18 @@ def take_turns(
     rounds: int,
     least_requests: int,
 ) -> Iterator[Turn]:
-    """Every cell once a round. No two requests of a run share a seed, whatever their cell and round."""
+    """Every cell once a round. No two requests of a run share a seed, whatever their cell and round, nor a prompt
+    until all of their workload have been written."""
     in_order = [cell for sweep in cells for cell in sweep]
-    seed = sampling.seed
+    seed, written = sampling.seed, Counter[str]()
     for number in range(rounds):
         for position, cell in enumerate(in_order):
             requests = requests_in(cell, least_requests)
             own = replace(sampling, seed=seed % 2**63)
-            yield take_turn(
-                engines, cell, prompts[cell.workload], own, requests=requests, number=number, position=position
-            )
+            at = {"first": written[cell.workload], "number": number, "position": position}
+            yield take_turn(engines, cell, prompts[cell.workload], own, requests=requests, **at)
             seed += requests
+            written[cell.workload] += requests
 
 
 def require_room(

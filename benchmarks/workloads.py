@@ -271,17 +271,22 @@ def in_turn(lists: list[list[str]]) -> list[str]:
 
 def collect(names: list[str], folder: Path | None) -> dict[str, list[str]]:
     """All prompts of each workload named, ours and the folder's in turn; every workload where none is named."""
-    own, read = own_prompts(), file_prompts(folder) if folder and folder.is_dir() else {}
+    require_questions(folder)
+    own, read = own_prompts(), file_prompts(folder) if folder else {}
     known = list(dict.fromkeys([*own, *read]))
     return {name: in_turn([own.get(name, []), read.get(name, [])]) for name in chosen(names, known)}
 
 
 def suite(names: list[str], folder: Path | None) -> dict[str, list[str]]:
     """As `collect`, by Spec-Bench's own division: the folder's prompts where it has a workload, ours elsewhere."""
-    if folder is not None and not list(folder.glob("*.jsonl")):
-        raise SystemExit(f"no .jsonl files in {folder}; give a folder of questions in Spec-Bench's format")
+    require_questions(folder)
     prompts = own_prompts() | (file_prompts(folder, SPEC_BENCH) if folder else {})
     return {name: prompts[name] for name in chosen(names, list(prompts))}
+
+
+def require_questions(folder: Path | None) -> None:
+    if folder is not None and not list(folder.glob("*.jsonl")):
+        raise SystemExit(f"no .jsonl files in {folder}; give a folder of questions in Spec-Bench's format")
 
 
 def chosen(names: list[str], known: list[str]) -> list[str]:

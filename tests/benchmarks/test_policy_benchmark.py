@@ -209,6 +209,13 @@ def test_turns_rotate_and_share_prompts_and_seeds(model):
     assert [one.requests for one in turns[:8]] == [2, 2, 2, 2, 3, 3, 3, 3]
     seeds = [params.seed for _, sampling in asked[PLAIN] for params in sampling]
     assert seeds == list(range(7, 7 + 40))
+    of_code = [
+        prompt
+        for (prompts, _), turn in zip(asked[PLAIN], turns, strict=True)
+        for prompt in prompts * (turn.cell.workload == "code")
+    ]
+    known = PROMPTS["code"]
+    assert of_code == [known[place % len(known)] for place in range(len(of_code))]  # none again before all others
     prompts, of_chat = asked[PLAIN][1]
     assert prompts == PROMPTS["chat"] * 2 and [params.temperature for params in of_chat] == [0.0, 0.0]
     assert not any(sample.unlike_plain for one in turns for sample in one.samples.values())
