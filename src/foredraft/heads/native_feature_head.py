@@ -6,7 +6,7 @@ from torch import Tensor
 from foredraft.core.step_plan import StepPlan
 from foredraft.heads.chain_loop import ChainLoop
 from foredraft.heads.feature_network import FeatureNetwork
-from foredraft.heads.native_layer import FEATURES, FUSED, HANDED
+from foredraft.heads.native_writer import FEATURES, FUSED, HANDED
 from foredraft.model.native_run import PlanRunner
 from foredraft.model.slot_pool import LayerGroup
 

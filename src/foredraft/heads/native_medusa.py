@@ -5,12 +5,12 @@ from typing import Any
 from torch import Tensor
 
 from foredraft.heads.medusa import MedusaHeads
-from foredraft.heads.native_writer import HeadWriter
 from foredraft.model.native_run import PlanRunner
+from foredraft.model.program_writer import ProgramWriter
 
 
 def write_medusa(program: Any, heads: MedusaHeads) -> None:
-    writer, config = HeadWriter(program), heads.config
+    writer, config = ProgramWriter(program), heads.config
     hidden, own, inner = (writer.buffer(config.hidden_size) for _ in range(3))
     entered = writer.buffer(config.hidden_size)
     program.input(entered, 0)

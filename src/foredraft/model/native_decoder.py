@@ -13,9 +13,10 @@ from foredraft.core.step_plan import StepPlan
 from foredraft.model.capture import States
 from foredraft.model.layer_skips import NOTHING_SKIPPED, LayerSkips, ReadShares
 from foredraft.model.native_parts import ModelParts, parts_of
-from foredraft.model.native_program import SAME, ProgramBuilder, Sections
+from foredraft.model.native_program import Sections, write_model
 from foredraft.model.native_run import PlanRunner
 from foredraft.model.native_runtime import DTYPES, NotCovered, Runtime
+from foredraft.model.program_writer import SAME
 from foredraft.model.slot_pool import LayerGroup
 
 BUILD_ERRORS = (RuntimeError, TypeError, ValueError)
@@ -95,7 +96,7 @@ def native_decoder_of(
     dtype = parts.embedding.weight.dtype
     try:
         program = runtime.program(DTYPES[dtype])
-        head = ProgramBuilder(program, parts, weights=weights, release=release).build()
+        head = write_model(program, parts, weights=weights, release=release)
     except BUILD_ERRORS as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise NotCovered(f"native kernels refuse {type(module).__name__}: {reason}") from None

@@ -17,8 +17,9 @@ from foredraft.model.devices import Device
 from foredraft.model.layer_skips import LayerSkips, SkippableLayers
 from foredraft.model.loading import Checkpoint, first_line, load_module
 from foredraft.model.native_decoder import NativeDecoder
-from foredraft.model.native_program import SAME, released
+from foredraft.model.native_program import released
 from foredraft.model.native_runtime import NotCovered
+from foredraft.model.program_writer import SAME
 from foredraft.model.slot_pool import LayerGroup, LayerShape, SlotPool
 from foredraft.model.trial import (
     TOLERANCE,
