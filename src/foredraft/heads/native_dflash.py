@@ -20,6 +20,7 @@ STORE, BLOCK = 0, 1  # sections
 
 
 def write_dflash(program: Any, head: DFlashHead, target: NativeDecoder) -> None:
+    """Both sections; embedding and output layer are the target's."""
     layers = layer_parts(head.layers)
     writer = HeadWriter(program, layers, head.rotary)
     products = [writer.product(*layer.attention.projections[1:]) for layer in layers]  # to keys and values
@@ -73,16 +74,19 @@ class NativeDFlash:
     """A DFlash network run by the native extension; it answers as `DFlashHead` does.
 
     Attributes:
-        config: The network's.
+        config, feature_layers: The network's.
         runner: Runs its program.
+        path: A line that says what runs it.
     """
 
     def __init__(self, head: DFlashHead, runner: PlanRunner):
-        self.config, self.runner, self.path = head.config, runner, runner.line
+        self.config, self.runner, self.path = head.config, runner, runner.path
         self.feature_layers = head.feature_layers
 
     def store(self, features: Tensor, plan: StepPlan, layers: LayerGroup) -> None:
+        """Context keys and values of the plan's rows, from captured features [T, layers x width]."""
         self.runner(plan, layers, [features], skip=[BLOCK])
 
     def guess(self, plan: StepPlan, layers: LayerGroup) -> Tensor:
+        """Logits of the plan's wanted rows, [R, V], after one run of its blocks."""
         return self.runner(plan, layers, [], skip=[STORE])

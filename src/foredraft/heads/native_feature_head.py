@@ -17,10 +17,11 @@ class NativeFeatureHead:
     Attributes:
         config: The network's.
         runner: Runs its program.
+        width: Of hidden states.
     """
 
     def __init__(self, head: FeatureNetwork, runner: PlanRunner):
-        self.config, self.runner, self.path = head.config, runner, runner.line
+        self.config, self.runner, self.path = head.config, runner, runner.path
         self.feature_layers, self.target_ids = head.feature_layers, head.target_ids
         self.width = head.config.sizes.hidden_size
 

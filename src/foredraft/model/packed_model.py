@@ -169,7 +169,7 @@ def take_native(model: PackedModel, device: Device, wanted: Tensor) -> None:
     if not reproduces(model, wanted):
         model.decoder = None
         raise NotCovered("native kernels did not reproduce this model")
-    model.path = f"native path: {model.decoder.line}"
+    model.path = model.decoder.path
     model.weight_bytes = model.decoder.weight_bytes or model.weight_bytes
 
 
