@@ -5,7 +5,9 @@
 # Each sets up .venv first; the second time that takes no time.
 
 PYTHON ?= python3
-CXX ?= c++
+ifeq ($(origin CXX),default)  # make says g++, whether it is there or not
+CXX := $(or $(shell for name in c++ g++ clang++; do command -v $$name && break; done),c++)
+endif
 BIN := .venv/bin
 READY := .venv/.ready
 NATIVE := .venv/.native
@@ -36,10 +38,10 @@ $(READY): pyproject.toml constraints.txt
 	$(PIP) -e '.[dev]'
 	@touch $@
 
-# Without a compiler forwards run through torch: as exact, and slower.
+# Without a compiler forwards run through torch: as exact, and slower. The next call looks for one again.
 $(NATIVE): $(READY) native/CMakeLists.txt native/pyproject.toml $(wildcard native/src/*)
-	@if command -v $(CXX) > /dev/null; then echo "building foredraft-native"; \
-		CXX=$(CXX) $(PIP) ./native > .venv/native.log 2>&1 \
+	@if command -v $(firstword $(CXX)) > /dev/null; then echo "building foredraft-native"; \
+		CXX='$(CXX)' $(PIP) ./native > .venv/native.log 2>&1 \
 			|| echo "note: foredraft-native could not be built (see .venv/native.log); forwards run through torch"; \
+		touch $@; \
 	else echo "note: no C++ compiler '$(CXX)', so foredraft-native is not built; forwards run through torch"; fi
-	@touch $@

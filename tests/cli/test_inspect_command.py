@@ -50,6 +50,38 @@ def test_inspect_tells_attention_heads_from_trained_heads(run):
     assert any(line.startswith("trained heads ") and "tiny-eagle3: eagle3, embedded" in line for line in lines)
 
 
+SMALL = ("--dtype", "fp32", "--cache-tokens", 64)
+HEADS = ("eagle3", "medusa", "mtp", "dflash")
+
+
+def paths(run, *arguments: object) -> dict[str, str]:
+    _, out, _ = run("inspect", *arguments, *SMALL, "--json")
+    return json.loads(out)["drafter_paths"]
+
+
+def test_inspect_tells_by_which_path_heads_run(run, monkeypatch):
+    pytest.importorskip("foredraft_native")
+    shown = paths(run, "tiny", "--native", "portable")
+    assert {shown[head] for head in HEADS} == {"native path: portable kernels"}
+    assert not shown.keys() & {"ngram", "none", "suffix", "eagle", "draft_model"}
+    monkeypatch.setenv("COLUMNS", "160")
+    _, out, _ = run("inspect", "tiny", "--native", "portable", *SMALL)
+    lines = {line[: line.find("  ")]: line for line in out.splitlines()}
+    assert all("fits; native path: portable kernels" in lines[f"drafter {head}"] for head in HEADS)
+    assert lines["drafter ngram"].split() == ["drafter", "ngram", "fits"]
+
+
+def test_inspect_tells_why_heads_do_not_take_the_native_path(run):
+    shown = paths(run, "tiny", "--native", "off")
+    assert {shown[head] for head in HEADS} == {"torch: its target does not take the native path"}
+
+
+def test_inspect_tells_by_which_path_a_draft_model_runs(run, model, other_vocabulary):
+    for drafter in (model, other_vocabulary):
+        shown = paths(run, model, "--native", "off", "--draft-model", drafter)
+        assert shown["draft_model"].endswith("; native kernels are switched off")
+
+
 @pytest.fixture
 def quick(monkeypatch, tmp_path) -> None:
     """Measuring for a moment, kept for this test alone."""

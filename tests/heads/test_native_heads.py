@@ -1,5 +1,6 @@
 """Heads on the native path say what their torch modules say: chunks, chains, trees and blocks of several requests."""
 
+from dataclasses import replace
 from gc import collect
 from weakref import ref
 
@@ -29,6 +30,12 @@ LLAMA3 = {
     "original_max_position_embeddings": 16,
 }
 NAMES = [f"{str(dtype).removeprefix('torch.')}-{kernels}" for dtype, kernels in CASES]
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    """Biases start as torch draws them: the same ones in every run, or a failure could not be looked at again."""
+    torch.manual_seed(0)
 
 
 @pytest.mark.parametrize("scattered", [True, False], ids=["scattered", "runs"])
@@ -136,9 +143,7 @@ def test_a_native_head_that_differs_is_not_taken(monkeypatch):
 
 
 def test_a_head_that_the_extension_refuses_stays_in_torch():
-    """Heads of odd size cannot be turned pair by pair."""
-    odd = sizes(rope={"rope_type": "default", "rope_theta": 1e4})
-    head = eagle3(sizes=type(odd)(hidden_size=HIDDEN, intermediate_size=56, heads=4, kv_heads=2, head_dim=600))
+    head = eagle3(sizes=replace(sizes(), head_dim=600))
     assert on_native_path(head) is head and head.path.startswith("torch: native kernels refuse Eagle3Head: ")
 
 

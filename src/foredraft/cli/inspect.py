@@ -105,8 +105,14 @@ def rows_of(report: ModelReport) -> dict[str, str]:
             else {}
         ),
         **(head_rows(report.head) if report.head else {}),
-        **{f"drafter {name}": f"no: {reason}" if reason else "fits" for name, reason in report.drafters.items()},
+        **{f"drafter {name}": verdict(name, report) for name in report.drafters},
     }
+
+
+def verdict(drafter: str, report: ModelReport) -> str:
+    """Whether the drafter fits, why not, and by which path its network is computed."""
+    misfit, path = report.drafters[drafter], report.drafter_paths.get(drafter)
+    return f"no: {misfit}" if misfit else f"fits; {path}" if path else "fits"
 
 
 def head_rows(head: HeadReport) -> dict[str, str]:

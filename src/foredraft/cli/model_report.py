@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from foredraft.cli.head_report import HeadReport, head_report, own_heads
+from foredraft.cli.network_path import network_path
 from foredraft.core.errors import UserError
 from foredraft.core.speculation_config import SpeculationConfig
 from foredraft.drafters.drafter import BUILT_IN, make_drafter, registry
@@ -28,6 +29,7 @@ class ModelReport:
         own_heads: Heads made for it that need no looking for: in its own checkpoint, or embedded beside it.
         head: The head tried as its drafter, none where none was named.
         drafters: For each drafting method none where it fits, else why it does not.
+        drafter_paths: By which path those that fit run their networks, and why; nothing of those that have none.
         dtype, path: How forwards are computed.
         weight_bytes: Memory of the weights.
         cache_bytes_per_token: Memory of one token in the cache.
@@ -52,6 +54,7 @@ class ModelReport:
     own_heads: dict[str, str]
     head: HeadReport | None
     drafters: dict[str, str | None]
+    drafter_paths: dict[str, str]
     dtype: str
     path: str
     weight_bytes: int
@@ -63,6 +66,7 @@ def report_of(target: ModelTarget, draft_model: str | None) -> ModelReport:
     """Describe `target`; `draft_model`, a model or a head, is tried as its drafter where one is named."""
     model, shape, shapes = target.model, target.model.capability, target.model.shapes.values()
     features = list(shape.feature_layers)
+    tried = {name: trial(name, target, draft_model) for name in sorted({*BUILT_IN, *registry})}
     return ModelReport(
         architecture=shape.architecture,
         layers=shape.layers,
@@ -81,7 +85,8 @@ def report_of(target: ModelTarget, draft_model: str | None) -> ModelReport:
         feature_layers=features if all(0 <= layer < shape.layers for layer in features) else None,
         own_heads=own_heads(target),
         head=head_report(draft_model, target) if draft_model else None,
-        drafters={name: misfit(name, target, draft_model) for name in sorted({*BUILT_IN, *registry})},
+        drafters={name: misfit for name, (misfit, _) in tried.items()},
+        drafter_paths={name: path for name, (_, path) in tried.items() if path is not None},
         dtype=str(model.dtype).removeprefix("torch."),
         path=model.path,
         weight_bytes=model.weight_bytes,
@@ -90,10 +95,12 @@ def report_of(target: ModelTarget, draft_model: str | None) -> ModelReport:
     )
 
 
-def misfit(method: str, target: ModelTarget, draft_model: str | None) -> str | None:
-    """Why the drafting method cannot serve `target`, none where it can; found by making the drafter."""
+def trial(method: str, target: ModelTarget, draft_model: str | None) -> tuple[str | None, str | None]:
+    """Why the drafting method cannot serve `target` and which path its network takes, each none where there is no such.
+
+    Found by making the drafter.
+    """
     try:
-        make_drafter(SpeculationConfig(method=method, model=draft_model), target)
+        return None, network_path(make_drafter(SpeculationConfig(method=method, model=draft_model), target))
     except UserError as error:
-        return str(error)
-    return None
+        return str(error), None

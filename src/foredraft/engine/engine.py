@@ -131,8 +131,9 @@ class Engine:
         prefix_cache: bool = True,
     ) -> "Engine":
         """Load `model` (a folder, a hub id or an embedded name) and an engine over it. Raises `UserError` kinds."""
-        place = {"dtype": dtype, "device": device, "threads": threads, "native": native}
-        target = load_target(model, **place, cache_tokens=cache_tokens)
+        target = load_target(
+            model, dtype=dtype, device=device, threads=threads, cache_tokens=cache_tokens, native=native
+        )
         return cls(
             target,
             speculation=speculation,

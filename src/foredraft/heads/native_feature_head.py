@@ -6,7 +6,7 @@ from torch import Tensor
 from foredraft.core.step_plan import StepPlan
 from foredraft.heads.chain_loop import ChainLoop
 from foredraft.heads.feature_network import FeatureNetwork
-from foredraft.heads.native_layer import FEATURES, FUSED, HANDED
+from foredraft.heads.native_writer import FEATURES, FUSED, HANDED
 from foredraft.model.native_run import PlanRunner
 from foredraft.model.slot_pool import LayerGroup
 
@@ -17,10 +17,11 @@ class NativeFeatureHead:
     Attributes:
         config: The network's.
         runner: Runs its program.
+        width: Of hidden states.
     """
 
     def __init__(self, head: FeatureNetwork, runner: PlanRunner):
-        self.config, self.runner, self.path = head.config, runner, runner.line
+        self.config, self.runner, self.path = head.config, runner, runner.path
         self.feature_layers, self.target_ids = head.feature_layers, head.target_ids
         self.width = head.config.sizes.hidden_size
 

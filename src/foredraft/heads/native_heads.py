@@ -4,6 +4,8 @@ Whatever is not covered stays in torch: layers of the target's own architecture,
 that change with the text's length. Nothing is borrowed twice: embedding and vocabulary head are the target's.
 """
 
+from typing import Any
+
 import torch
 from torch import nn
 
@@ -17,7 +19,7 @@ from foredraft.heads.native_feature_head import NativeFeatureHead
 from foredraft.heads.native_medusa import NativeMedusa, write_medusa
 from foredraft.heads.native_mtp import write_mtp
 from foredraft.heads.native_trial import reproduces
-from foredraft.model.native_decoder import BUILD_ERRORS, NativeDecoder
+from foredraft.model.native_decoder import BUILD_ERRORS, NativeDecoder, refusal
 from foredraft.model.native_parts import StrangePart
 from foredraft.model.native_run import PlanRunner
 from foredraft.model.native_runtime import DTYPES, NotCovered
@@ -47,31 +49,35 @@ def native_head(head: nn.Module, decoder: object) -> Native:
     except StrangePart as part:
         raise NotCovered(f"native kernels do not cover a head with {part}") from None
     except BUILD_ERRORS as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise NotCovered(f"native kernels refuse {type(head).__name__}: {reason}") from None
+        raise refusal(head, error) from None
     if not reproduces(native, head, dtype):
         raise NotCovered("native kernels did not reproduce this head")
     return native
 
 
 def built(head: nn.Module, decoder: NativeDecoder, dtype: torch.dtype) -> Native:
-    runtime = decoder.runtime
-    program = runtime.program(DTYPES[dtype])
+    program = decoder.runtime.program(DTYPES[dtype])
+    network, logits = write_program(program, head, decoder)
+    return network(head, PlanRunner(program, decoder.runtime, logits=logits, dtype=dtype))
+
+
+def write_program(program: Any, head: nn.Module, target: NativeDecoder) -> tuple[type[Native], int]:
+    """Write the program of `head`: what answers by it, and how many logits a row has."""
+    config = head.config
     match head:
         case MedusaHeads():
             write_medusa(program, head)
-            columns = head.config.heads * head.config.draft_vocabulary
-            return NativeMedusa(head, PlanRunner(program, runtime, logits=columns, dtype=dtype))
+            return NativeMedusa, config.heads * config.draft_vocabulary
         case DFlashHead():
-            write_dflash(program, head, decoder)
-            return NativeDFlash(head, PlanRunner(program, runtime, logits=head.config.vocabulary, dtype=dtype))
+            write_dflash(program, head, target)
+            return NativeDFlash, config.vocabulary
         case Eagle3Head():
-            write_eagle3(program, head, decoder)
+            write_eagle3(program, head, target)
+            return NativeFeatureHead, config.draft_vocabulary
         case EagleHead():
-            write_eagle(program, head, decoder)
+            write_eagle(program, head, target)
+            return NativeFeatureHead, config.vocabulary
         case MtpHead():
-            write_mtp(program, head, decoder)
-        case _:
-            raise NotCovered(f"native kernels do not cover {type(head).__name__}")
-    logits = len(head.target_ids) if head.target_ids is not None else head.config.vocabulary
-    return NativeFeatureHead(head, PlanRunner(program, runtime, logits=logits, dtype=dtype))
+            write_mtp(program, head, target)
+            return NativeFeatureHead, config.vocabulary
+    raise NotCovered(f"native kernels do not cover {type(head).__name__}")

@@ -5,12 +5,13 @@ from typing import Any
 from torch import Tensor
 
 from foredraft.heads.medusa import MedusaHeads
-from foredraft.heads.native_writer import HeadWriter
 from foredraft.model.native_run import PlanRunner
+from foredraft.model.program_writer import ProgramWriter
 
 
 def write_medusa(program: Any, heads: MedusaHeads) -> None:
-    writer, config = HeadWriter(program), heads.config
+    """All heads over the same rows; every row is wanted."""
+    writer, config = ProgramWriter(program), heads.config
     hidden, own, inner = (writer.buffer(config.hidden_size) for _ in range(3))
     entered = writer.buffer(config.hidden_size)
     program.input(entered, 0)
@@ -30,11 +31,12 @@ class NativeMedusa:
 
     Attributes:
         config, feature_layers, target_ids: The heads'.
+        runner: Runs their program.
         path: A line that says what runs them.
     """
 
     def __init__(self, heads: MedusaHeads, runner: PlanRunner):
-        self.config, self.runner, self.path = heads.config, runner, runner.line
+        self.config, self.runner, self.path = heads.config, runner, runner.path
         self.feature_layers, self.target_ids = heads.feature_layers, heads.target_ids
 
     def __call__(self, hidden: Tensor) -> Tensor:

@@ -1,45 +1,54 @@
-"""Ops of a head's program, written from the head's modules, which keep their weights."""
+"""Writes a head's program from its layers, and what else it is made of.
 
+Shapes: T rows of the run, R wanted rows.
+"""
+
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
-from torch import Tensor, nn
-
+from foredraft.heads.layer import Rotary
+from foredraft.heads.native_layer import ROTATION
+from foredraft.model.layer_writer import LayerWriter
 from foredraft.model.native_decoder import NativeDecoder
-from foredraft.model.native_parts import embedding_of, norm_part
-from foredraft.model.native_program import SAME, View
+from foredraft.model.native_parts import LayerPart, NormPart, rotation_of
+from foredraft.model.program_writer import ALWAYS, View
+
+FEATURES, HANDED = 0, 1  # sections for rows that follow captured features, and for those that follow other rows
+FUSED = 0  # the boundary under which leaves what features became for the head
 
 
-class HeadWriter:
-    """Writes into an empty program."""
+class HeadWriter(LayerWriter):
+    """Writes a head of decoder layers into an empty program; its modules keep their weights."""
 
-    def __init__(self, program: Any):
-        self.program = program
+    def __init__(self, program: Any, layers: Sequence[LayerPart], rotary: Rotary):
+        super().__init__(program, layers, {ROTATION: rotation_of(rotary.rotary, ROTATION)})
 
-    def buffer(self, width: int) -> View:
-        return (self.program.buffer(width), 0, width)
+    def layer(self, layer: LayerPart, source: View | None = None, residual: View | None = None) -> None:
+        """A whole layer; `source` and `residual` as of `attention`."""
+        self.attention(layer, source, residual)
+        self.mlp(layer)
 
-    def embed(self, dst: View, embedding: nn.Module) -> None:
-        """Embeddings of the rows' tokens; the table stays where it is."""
-        table, scale = embedding_of(embedding)
-        self.program.tokens_embedded(dst, table.weight.detach(), scale)
+    def entry(self, view: View, features: View | None = None, fuse: Callable[[], None] | None = None) -> None:
+        """Fill `view` with what rows hand on, or with captured features: as they are, or from `features` by `fuse`."""
+        self.program.section(FEATURES)
+        self.program.input(features or view, 0)
+        if fuse is not None:
+            fuse()
+        self.program.keep(FUSED, view)
+        self.program.section(HANDED)
+        self.program.input(view, 0)
+        self.program.section(ALWAYS)
 
-    def norm(self, dst: View, src: View, norm: nn.Module) -> None:
-        part = norm_part(norm)
-        self.program.norm(dst, src, part.weight, part.eps, part.wide)
+    def select(self) -> View:
+        """The wanted rows of the residual stream, [R, hidden]."""
+        self.program.select_rows(self.last, self.hidden)
+        return self.last
 
-    def linear(self, dst: View, src: View, *linears: nn.Linear, residual: View | None = None) -> None:
-        """One product for all `linears`, side by side, plus `residual`."""
-        self.program.linear(dst, src, self.matrix(*linears), bias=bias_of(linears), residual=residual)
-
-    def matrix(self, *linears: nn.Linear) -> int:
-        weights = [one.weight.detach() for one in linears]
-        return self.program.matrix(weights[0].contiguous() if len(weights) == 1 else torch.cat(weights), SAME)
+    def select_normed(self, norm: NormPart) -> View:
+        """As `select`, behind `norm`; the rows as they were stay in `last`."""
+        self.norm(self.aside, self.select(), norm)
+        return self.aside
 
     def borrowed_logits(self, src: View, target: NativeDecoder) -> None:
         """Logits by the vocabulary head of the `target`, whose weight is shared."""
         self.program.logits(src, self.program.matrix_of(target.program, target.head_matrix))
-
-
-def bias_of(linears: tuple[nn.Linear, ...]) -> Tensor | None:
-    return None if linears[0].bias is None else torch.cat([one.bias.detach() for one in linears])

@@ -10,9 +10,9 @@ from foredraft.core.errors import ConfigError, require
 from foredraft.core.speculation_config import one_of
 from foredraft.model.fast_norm import replace_norms
 from foredraft.model.native_decoder import NativeDecoder, native_decoder_of
-from foredraft.model.native_program import INT8, SAME
 from foredraft.model.native_runtime import AUTO, OFF, NotCovered, native_choice, require_native, runtime_for
 from foredraft.model.packed_weights import pack, packing_available
+from foredraft.model.program_writer import INT8, SAME
 
 DTYPES = {"bf16": torch.bfloat16, "bfloat16": torch.bfloat16, "fp32": torch.float32, "float32": torch.float32}
 DTYPES |= {"fp16": torch.float16, "float16": torch.float16}

@@ -12,13 +12,15 @@ from torch import Tensor, nn
 from foredraft.core.step_plan import StepPlan
 from foredraft.model.capture import States
 from foredraft.model.layer_skips import NOTHING_SKIPPED, LayerSkips, ReadShares
+from foredraft.model.loading import first_line
 from foredraft.model.native_parts import ModelParts, parts_of
-from foredraft.model.native_program import SAME, ProgramBuilder, Sections
+from foredraft.model.native_program import Sections, write_model
 from foredraft.model.native_run import PlanRunner
 from foredraft.model.native_runtime import DTYPES, NotCovered, Runtime
+from foredraft.model.program_writer import SAME
 from foredraft.model.slot_pool import LayerGroup
 
-BUILD_ERRORS = (RuntimeError, TypeError, ValueError)
+BUILD_ERRORS = (RuntimeError, TypeError, ValueError)  # of the extension
 
 
 class NativeDecoder:
@@ -27,11 +29,15 @@ class NativeDecoder:
     Attributes:
         program, runtime: The program, and who made it.
         runner: Runs it.
-        line: Kernels, threads and weights, for people.
+        path: A line that says what runs it: kernels, threads and format of the weights.
+        dtype: Of activations and cache.
+        width, vocabulary: Of hidden states and of logits.
         head_matrix: Number of the vocabulary head among the program's matrices, for programs that borrow it.
         layers: The layers' indices.
         shares: What each sublayer reads of the weights.
         weight_bytes: What weights in another format than the module's take; 0 for the same format.
+        sections: Numbers of the program's sections.
+        head_alone: The one for hidden states from elsewhere, which a forward leaves out.
     """
 
     def __init__(self, program: Any, parts: ModelParts, runtime: Runtime, head_matrix: int, weights: str = SAME):
@@ -41,7 +47,7 @@ class NativeDecoder:
         self.runner = PlanRunner(program, runtime, logits=self.vocabulary, dtype=self.dtype)
         self.layers, self.shares = range(len(parts.layers)), shares_of(parts)
         threads = f"{runtime.threads} thread{'s' if runtime.threads > 1 else ''}"
-        self.line = f"{runtime.kernels} kernels, {threads}" + (f", {weights} weights" if weights != SAME else "")
+        self.path = f"{self.runner.path}, {threads}" + (f", {weights} weights" if weights != SAME else "")
         self.weight_bytes = 0 if weights == SAME else program.weight_bytes + table.numel() * table.element_size()
         self.sections = Sections(len(parts.layers))
         self.head_alone = [self.sections.head]
@@ -59,6 +65,7 @@ class NativeDecoder:
         return self.runner(plan, layers, (), skip=skip, kept=states), states
 
     def left_out(self, skips: LayerSkips) -> list[int]:
+        """Sections of the sublayers `skips`, and the one that every forward leaves out."""
         sections = [self.sections.attention(layer) for layer in skips.attention]
         return sections + [self.sections.mlp(layer) for layer in skips.mlp] + self.head_alone
 
@@ -95,14 +102,18 @@ def native_decoder_of(
     dtype = parts.embedding.weight.dtype
     try:
         program = runtime.program(DTYPES[dtype])
-        head = ProgramBuilder(program, parts, weights=weights, release=release).build()
+        head = write_model(program, parts, weights=weights, release=release)
     except BUILD_ERRORS as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise NotCovered(f"native kernels refuse {type(module).__name__}: {reason}") from None
+        raise refusal(module, error) from None
     decoder = NativeDecoder(program, parts, runtime, head, weights)
     if release:
         module.lm_head = NativeHead(decoder)
     return decoder
+
+
+def refusal(module: nn.Module, error: Exception) -> NotCovered:
+    """What to raise where one of `BUILD_ERRORS` says why the extension does not take `module`."""
+    return NotCovered(f"native kernels refuse {type(module).__name__}: {first_line(error)}")
 
 
 def shares_of(parts: ModelParts) -> ReadShares:

@@ -82,10 +82,21 @@ class AttentionPart:
     rotation: str | None
 
     @property
+    def queries(self) -> int:
+        """Columns of the queries."""
+        return self.heads * self.head_size
+
+    @property
+    def keys(self) -> int:
+        """Columns of the keys; the values have as many."""
+        return self.kv_heads * self.head_size
+
+    @property
     def normed_whole(self) -> bool:
         """Whether queries and keys are normed before they are split into heads."""
-        sizes = (self.heads * self.head_size, self.kv_heads * self.head_size)
-        return self.query_norm is not None and (len(self.query_norm.weight), len(self.key_norm.weight)) == sizes
+        if self.query_norm is None:
+            return False
+        return (len(self.query_norm.weight), len(self.key_norm.weight)) == (self.queries, self.keys)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

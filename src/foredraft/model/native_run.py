@@ -25,13 +25,13 @@ class PlanRunner:
         program: The program.
         logits: V.
         dtype: Of all that goes in and out.
-        line: Its kernels, for people.
+        path: A line that says what runs it.
         caches: The extension's handle of each group's storage.
     """
 
     def __init__(self, program: Any, runtime: Runtime, *, logits: int, dtype: torch.dtype):
         self.program, self.runtime, self.logits, self.dtype = program, runtime, logits, dtype
-        self.line = f"native path: {runtime.kernels} kernels"
+        self.path = f"native path: {runtime.kernels} kernels"
         self.caches: WeakKeyDictionary[LayerGroup, Any] = WeakKeyDictionary()
 
     def __call__(
@@ -40,7 +40,7 @@ class PlanRunner:
         layers: LayerGroup,
         inputs: Sequence[Tensor],
         *,
-        skip: list[int],
+        skip: Sequence[int],
         output: Tensor | None = None,
         kept: dict[int, Tensor] | None = None,
     ) -> Tensor:

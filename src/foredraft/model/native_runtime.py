@@ -21,8 +21,7 @@ from foredraft.core.errors import ConfigError, require
 EXTENSION, DISTRIBUTION = "foredraft_native", "foredraft-native"
 VARIABLE = "FOREDRAFT_NATIVE"
 AUTO, OFF = "auto", "off"
-KERNELS = ("amx-bf16", "avx512-bf16", "avx512", "avx2", "portable")  # best first
-BF16_ONLY = "-bf16"
+BF16_ONLY = "-bf16"  # ends the names of kernel sets that compute in nothing else
 DTYPES = {torch.bfloat16: "bf16", torch.float32: "fp32"}
 
 
@@ -114,7 +113,7 @@ def extension() -> ModuleType:
 
 def helpers() -> ModuleType | None:
     """The extension for what is no forward: noise, choice, suffix trees; none where it is off or not installed."""
-    off = os.environ.get(VARIABLE, "").lower() == OFF
+    off = os.environ.get(VARIABLE) == OFF
     return None if off or not installed() else extension()
 
 

@@ -17,8 +17,9 @@ from foredraft.model.devices import Device
 from foredraft.model.layer_skips import LayerSkips, SkippableLayers
 from foredraft.model.loading import Checkpoint, first_line, load_module
 from foredraft.model.native_decoder import NativeDecoder
-from foredraft.model.native_program import SAME, released
+from foredraft.model.native_program import released
 from foredraft.model.native_runtime import NotCovered
+from foredraft.model.program_writer import SAME
 from foredraft.model.slot_pool import LayerGroup, LayerShape, SlotPool
 from foredraft.model.trial import (
     TOLERANCE,
@@ -168,7 +169,7 @@ def take_native(model: PackedModel, device: Device, wanted: Tensor) -> None:
     if not reproduces(model, wanted):
         model.decoder = None
         raise NotCovered("native kernels did not reproduce this model")
-    model.path = f"native path: {model.decoder.line}"
+    model.path = model.decoder.path
     model.weight_bytes = model.decoder.weight_bytes or model.weight_bytes
 
 
