@@ -137,7 +137,7 @@ template <class T, int P> struct Blocks {
     typedef void (*Block)(const T *, std::ptrdiff_t, int, std::ptrdiff_t, const T *, float *, bool, Ahead);
     static const int room = ROWS / P, most = room > 8 ? 8 : room;
     static Block of(int rows) {
-        static const Block blocks[] = {
+        static constexpr Block blocks[] = {
             block<T, 1, P>,
             block<T, (most > 1 ? 2 : 1), P>,
             block<T, (most > 2 ? 3 : 1), P>,
@@ -520,13 +520,14 @@ void mix(const float *weights, std::int64_t start, std::int64_t count, SlotRows<
     if (column < size) mix_lanes<T, 1, true>(weights, start, count, values, column, size, lanes, sums, out);
 }
 
-template <class T> Kernels<T> kernels() {
+// Constants, so that nothing of an instruction set runs while the library is loaded.
+template <class T> constexpr Kernels<T> kernels() {
     return {product<T>,  product_int8<T>, scores<T>, weights,   mix<T>, norm<T>, close<T>,
             gate<T>,     activate<T>,     rotate<T>, add<T>,    scale<T>, squeeze<T>};
 }
 
-const Kernels<bf16> narrow_kernels = kernels<bf16>();
-const Kernels<float> wide_kernels = kernels<float>();
+constexpr Kernels<bf16> narrow_kernels = kernels<bf16>();
+constexpr Kernels<float> wide_kernels = kernels<float>();
 
 }  // namespace KERNELS_NAMESPACE
 }  // namespace foredraft
