@@ -30,7 +30,8 @@ float rounded_to_half(float x) {
 template <class T>
 Matrix<T>::Matrix(int outputs, int inputs, bool gated, bool int8, const Weight &weight, Threads &threads)
     : outputs_(outputs), inputs_(inputs), gated_(gated), int8_(int8) {
-    require(outputs > 0 && inputs > 0, "a matrix has ", outputs, " outputs and ", inputs, " inputs; both must be above 0");
+    require(outputs > 0 && inputs > 0, "a matrix has ", outputs, " outputs and ", inputs,
+            " inputs; both must be above 0");
     require(inputs % step_inputs<T> == 0, "a matrix has ", inputs, " inputs; bf16 needs an even number");
     require(!int8 || inputs % INT8_GROUP == 0, "a matrix has ", inputs, " inputs; int8 needs a multiple of ",
             INT8_GROUP);
