@@ -1,8 +1,9 @@
-// Products by matrix tiles. `Tiles` is the processor's tile registers, or a stand-in that computes the same in plain code,
-// so that everything but the instructions themselves is tested on machines without them.
+// Products by matrix tiles. `Tiles` is the processor's tile registers, or a stand-in that computes the same in plain
+// code, so that everything but the instructions themselves is tested on machines without them.
 //
-// Registers 0 to 3 hold sums of two by two tiles, 4 and 5 rows of the input, 6 and 7 weights. A sum runs over its inputs
-// in one order whatever the number of rows; a tile's unused rows are not configured, so they cost and change nothing.
+// Registers 0 to 3 hold sums of two by two tiles, 4 and 5 rows of the input, 6 and 7 weights. A sum runs over its
+// inputs in one order whatever the number of rows; a tile's unused rows are not configured, so they cost and change
+// nothing.
 #pragma once
 #include <cstddef>
 
@@ -16,7 +17,9 @@ const int TILE_SIDE = 16;    // rows and columns of a tile
 template <class Tiles>
 void tiled_rows(const bf16 *a, std::ptrdiff_t stride, int rows, int inputs, int panels, const bf16 *group, float *out) {
     const int upper = rows < TILE_SIDE ? rows : TILE_SIDE, lower = rows - upper;
-    const std::ptrdiff_t apart = std::ptrdiff_t(panels) * PANEL * 4, near = stride * 2;
+    // Bytes from row to row of weights, inputs and sums.
+    const std::ptrdiff_t apart = std::ptrdiff_t(panels) * PANEL * 4, near = stride * sizeof(bf16),
+                         far = SUMS_APART * sizeof(float);
     Tiles::configure(upper, lower);
     for (int panel = 0; panel < panels; panel += 2) {
         const bf16 *weights = group + panel * PANEL * 2;
@@ -35,20 +38,23 @@ void tiled_rows(const bf16 *a, std::ptrdiff_t stride, int rows, int inputs, int 
             Tiles::template multiply<3, 5, 7>();
         }
         float *to = out + panel * PANEL;
-        Tiles::template keep<0>(to, 256);
-        Tiles::template keep<1>(to + PANEL, 256);
-        if (lower) Tiles::template keep<2>(to + TILE_SIDE * 64, 256), Tiles::template keep<3>(to + TILE_SIDE * 64 + PANEL, 256);
+        Tiles::template keep<0>(to, far);
+        Tiles::template keep<1>(to + PANEL, far);
+        if (!lower) continue;
+        to += TILE_SIDE * SUMS_APART;
+        Tiles::template keep<2>(to, far);
+        Tiles::template keep<3>(to + PANEL, far);
     }
 }
 
 // As `Kernels::product`; matrices whose inputs do not fill tiles go to `other`, all of their rows alike.
 template <class Tiles, class Other>
-void tiled_product(const bf16 *a, std::ptrdiff_t stride, int rows, int inputs, int panels, const bf16 *group, float *out,
-                   const Other &other) {
+void tiled_product(const bf16 *a, std::ptrdiff_t stride, int rows, int inputs, int panels, const bf16 *group,
+                   float *out, const Other &other) {
     if (inputs % TILE_INPUTS) return other(a, stride, rows, inputs, panels, group, out);
     for (int row = 0; row < rows; row += 2 * TILE_SIDE) {
         const int part = rows - row < 2 * TILE_SIDE ? rows - row : 2 * TILE_SIDE;
-        tiled_rows<Tiles>(a + row * stride, stride, part, inputs, panels, group, out + row * 64);
+        tiled_rows<Tiles>(a + row * stride, stride, part, inputs, panels, group, out + row * SUMS_APART);
     }
     Tiles::release();
 }

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstdint>
 
 #include "run.hpp"
 
@@ -48,11 +49,13 @@ void look_back(const Tile &tile, int repeat, std::uint16_t *own, int rows) {
     }
 }
 
-void look_around(const Tile &tile, int repeat, const std::int64_t *positions, int window, std::uint16_t *own, int rows) {
+void look_around(const Tile &tile, int repeat, const std::int64_t *positions, int window, std::uint16_t *own,
+                 int rows) {
     std::fill(own, own + rows, 0);
     for (int lane = 0; lane < tile.lanes; lane++)
         for (int other = 0; other < rows; other++)
-            if (sees(*tile.segment, (tile.first + lane) / repeat, other, positions, window)) own[other] |= std::uint16_t(1u << lane);
+            if (sees(*tile.segment, (tile.first + lane) / repeat, other, positions, window))
+                own[other] |= std::uint16_t(1u << lane);
 }
 
 void look(const Tile &tile, int repeat, const std::int64_t *positions, int window, std::uint16_t *own, Seen &seen) {
@@ -77,12 +80,20 @@ template <class T> SlotRows<T> slot_rows(const Segment &segment, const void *bas
     return {static_cast<const T *>(base) + group * size, std::ptrdiff_t(heads) * size, segment.first, segment.list};
 }
 
-template <class T> void attend_tile(Run<T> &run, const Tile &tile, View dst, View src, const Attending &a, char *scratch) {
+// A thread's scratch for one tile: packed queries, who sees the segment's own rows, scores.
+const std::size_t QUERY_BYTES = MOST_HEAD * LANES * sizeof(float);
+
+std::size_t own_bytes(const Segment &segment) {
+    return (segment.rows * sizeof(std::uint16_t) + LINE - 1) / LINE * LINE;
+}
+
+template <class T>
+void attend_tile(Run<T> &run, const Tile &tile, View dst, View src, const Attending &a, char *scratch) {
     const int repeat = a.heads / a.kv_heads, start = tile.segment->start;
     const auto &layer = run.order.cache->layers[a.layer];
     T *packed = reinterpret_cast<T *>(scratch);
-    auto *own = reinterpret_cast<std::uint16_t *>(scratch + a.size * LANES * sizeof(T));
-    float *scores = reinterpret_cast<float *>(reinterpret_cast<char *>(own) + (tile.segment->rows * 2 + 63) / 64 * 64);
+    auto *own = reinterpret_cast<std::uint16_t *>(scratch + QUERY_BYTES);
+    float *scores = reinterpret_cast<float *>(scratch + QUERY_BYTES + own_bytes(*tile.segment));
     T *out[LANES];
     alignas(64) float sums[LANES];
     Seen seen;
@@ -100,15 +111,13 @@ template <class T> void attend_tile(Run<T> &run, const Tile &tile, View dst, Vie
     run.kernels.mix(scores, seen.start, count, values, a.size, tile.lanes, sums, out);
 }
 
-const int HEAD_BYTES = 512 * LANES * 4;  // packed queries of the widest heads
-
 }  // namespace
 
 std::size_t attention_scratch(const Order &order) {
     std::size_t most = 0;
     for (const Segment &segment : order.segments) {
-        const std::size_t keys = segment.context + segment.rows;
-        most = std::max(most, HEAD_BYTES + segment.rows * 2 + 64 + keys * LANES * sizeof(float));
+        const std::size_t keys = std::size_t(segment.context + segment.rows);
+        most = std::max(most, QUERY_BYTES + own_bytes(segment) + keys * LANES * sizeof(float));
     }
     return most;
 }

@@ -5,7 +5,7 @@
 
 namespace foredraft {
 
-// Kernels are compiled for several instruction sets: what is not inlined would be shared between them by the linker.
+// For what kernels of several instruction sets call: what is not inlined would be shared between them by the linker.
 #define ALWAYS_INLINE inline __attribute__((always_inline))
 
 struct bf16 {

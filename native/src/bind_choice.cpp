@@ -4,33 +4,32 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <cstdint>
 #include <optional>
-#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
 
+#include "bind.hpp"
 #include "choice.hpp"
+#include "require.hpp"
 #include "tensor.hpp"
 
 namespace nb = nanobind;
 
+namespace foredraft {
+
 namespace {
 
-using namespace foredraft;
-
-[[noreturn]] void refuse(const std::string &message) { throw std::invalid_argument(message); }
-
-void require(bool holds, const char *message) {
-    if (!holds) refuse(message);
-}
-
 // A tensor of one or two dimensions whose last one lies side by side.
-struct View {
+struct Table {
     Tensor tensor;
     std::int64_t rows, width, stride;  // one row where it has one dimension; the stride in bytes
 
     char *row(std::int64_t index) const { return tensor.data() + index * stride; }
 };
 
-View look_at(nb::handle object, int dimensions, bool written = false) {
+Table look_at(nb::handle object, int dimensions, bool written = false) {
     Tensor tensor;
     if (!tensor.read(object, written)) throw nb::type_error("a tensor or an array on the CPU is needed");
     require(int(tensor.ndim()) == dimensions, dimensions == 1 ? "a tensor must be [N]" : "a tensor must be [R, V]");
@@ -41,8 +40,8 @@ View look_at(nb::handle object, int dimensions, bool written = false) {
     return {tensor, rows, width, (dimensions == 1 ? width : tensor.stride(0)) * bytes};
 }
 
-View look_at(nb::handle object, int dimensions, Tensor::Type dtype, const char *message, bool written = false) {
-    const View view = look_at(object, dimensions, written);
+Table look_at(nb::handle object, int dimensions, Tensor::Type dtype, const char *message, bool written = false) {
+    const Table view = look_at(object, dimensions, written);
     require(view.tensor.dtype() == dtype, message);
     return view;
 }
@@ -51,12 +50,12 @@ View look_at(nb::handle object, int dimensions, Tensor::Type dtype, const char *
 
 // Rows of one tensor [R, V] or of several, one after another.
 struct Logits {
-    std::vector<View> parts;
+    std::vector<Table> parts;
     std::vector<LogitRow> rows;
     std::int64_t width = 0;
 
     void add(nb::handle tensor) {
-        const View part = look_at(tensor, 2);
+        const Table part = look_at(tensor, 2);
         require(part.tensor.dtype() == BF16 || part.tensor.dtype() == FP32, "logits must be bfloat16 or float32");
         require(part.width > 0 && part.width < std::int64_t(1) << 32, "logits have no columns, or too many");
         require(parts.empty() || part.width == width, "logits must all have one width");
@@ -74,8 +73,9 @@ struct Logits {
 };
 
 const ChoiceKernels &kernels_called(const std::string &name) {
-    if (const ChoiceKernels *found = find_choice_kernels(name)) return *found;
-    refuse("kernels '" + name + "' do not exist or cannot run here");
+    const ChoiceKernels *found = find_choice_kernels(name);
+    require(found, "kernels '", name, "' do not exist or cannot run here");
+    return *found;
 }
 
 const std::int64_t LONG = 1 << 20;  // numbers; work on fewer is over before another Python thread could do anything
@@ -125,8 +125,8 @@ std::vector<std::int64_t> choose(nb::handle tensors, nb::handle divisors, nb::ha
 }
 
 void gumbel_rows(nb::handle keys, nb::handle out, int threads, const std::string &name) {
-    const View from = look_at(keys, 1, INT64, "keys must be int64");
-    const View to = look_at(out, 2, FP32, "noise must be float32", true);
+    const Table from = look_at(keys, 1, INT64, "keys must be int64");
+    const Table to = look_at(out, 2, FP32, "noise must be float32", true);
     require(from.width == to.rows, "every row needs a key");
     const ChoiceKernels &kernels = kernels_called(name);
     for_rows(to.rows, to.width, threads, [&](std::int64_t i) {
@@ -136,9 +136,9 @@ void gumbel_rows(nb::handle keys, nb::handle out, int threads, const std::string
 }
 
 void gumbel_pairs(nb::handle keys, nb::handle tokens, nb::handle out, const std::string &name) {
-    const View from = look_at(keys, 1, INT64, "keys must be int64");
-    const View of = look_at(tokens, 1, INT64, "tokens must be int64");
-    const View to = look_at(out, 1, FP32, "noise must be float32", true);
+    const Table from = look_at(keys, 1, INT64, "keys must be int64");
+    const Table of = look_at(tokens, 1, INT64, "tokens must be int64");
+    const Table to = look_at(out, 1, FP32, "noise must be float32", true);
     require(from.width == to.width && of.width == to.width, "keys, tokens and noise must be equally many");
     kernels_called(name).gumbel_pairs(reinterpret_cast<const std::int64_t *>(from.row(0)),
                                       reinterpret_cast<const std::int64_t *>(of.row(0)), to.width,
@@ -153,8 +153,8 @@ std::vector<std::int64_t> position_keys(const std::vector<std::uint64_t> &seed_k
     return keys;
 }
 
-typedef std::vector<std::vector<float>> Values;
-typedef std::vector<std::vector<std::int64_t>> Tokens;
+using Values = std::vector<std::vector<float>>;
+using Tokens = std::vector<std::vector<std::int64_t>>;
 
 std::pair<Values, Tokens> top(nb::handle tensors, std::int64_t count, int threads, const std::string &name) {
     const Logits logits(tensors);
@@ -207,3 +207,5 @@ void bind_choice(nb::module_ &m) {
           "log(sum(exp(row))) of each row, in a fixed order.");
     m.def("choice_kernels", choice_kernel_names, "Names of the kernels that this machine can run, best first.");
 }
+
+}  // namespace foredraft

@@ -1,25 +1,26 @@
-// Suffix trees for Python. Whoever calls holds the interpreter lock, which is all the order these trees have; nothing here
-// runs Python's own code between the first change of a tree and the last.
+// Suffix trees for Python. Whoever calls holds the interpreter lock, which is all the order these trees have; nothing
+// here runs Python's own code between the first change of a tree and the last.
 #include <nanobind/nanobind.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <limits>
-#include <stdexcept>
+#include <vector>
 
+#include "bind.hpp"
+#include "require.hpp"
 #include "suffix_guess.hpp"
 
 namespace nb = nanobind;
 
+namespace foredraft {
+
 namespace {
 
-using namespace foredraft::suffix;
+using namespace suffix;
 
 const int DEEPEST = 1 << 16;
 const int MOST = 1 << 20;  // of what limits count
-
-void require(bool holds, const char *message) {
-    if (!holds) throw std::invalid_argument(message);
-}
 
 // The tokens of a sequence from `first` on.
 std::vector<Token> tokens_of(nb::handle sequence, std::size_t first = 0) {
@@ -148,8 +149,10 @@ void bind_suffix(nb::module_ &m) {
                      "How many strings the tree holds apart: its nodes and buckets.")
         .def_prop_ro("bytes", &SuffixTree::bytes, "Memory it takes.");
     m.def("suffix_guesses", guesses, nb::arg("past"), nb::arg("orders"),
-          "(tokens, parents, chances) for each (tree, tokens, limits): what most likely follows the tokens, by the tree of "
-          "them alone, sequence 0, which takes in what it lacks, or by the tree of past texts.");
-    m.def("best_suffix_guess", best_guess, nb::arg("tree"), nb::arg("context"), nb::arg("limits"), nb::arg("to_beat") = 0.0,
-          "(tokens, parents, chances, score) of the best guess by one tree.");
+          "(tokens, parents, chances) for each (tree, tokens, limits): what most likely follows the tokens, by the "
+          "tree of them alone, sequence 0, which takes in what it lacks, or by the tree of past texts.");
+    m.def("best_suffix_guess", best_guess, nb::arg("tree"), nb::arg("context"), nb::arg("limits"),
+          nb::arg("to_beat") = 0.0, "(tokens, parents, chances, score) of the best guess by one tree.");
 }
+
+}  // namespace foredraft

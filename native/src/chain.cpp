@@ -1,9 +1,9 @@
 #include "chain.hpp"
 
 #include <algorithm>
-#include <stdexcept>
 
 #include "choice.hpp"
+#include "require.hpp"
 
 namespace foredraft {
 
@@ -13,7 +13,8 @@ namespace {
 class Chooser {
   public:
     Chooser(const ChainOrder &order, bool narrow)
-        : order_(order), narrow_(narrow), count_(std::min(order.columns, order.width)), kernels_(*find_choice_kernels("")) {}
+        : order_(order), narrow_(narrow), count_(std::min(order.columns, order.width)),
+          kernels_(*find_choice_kernels("")) {}
 
     void choose(Chain &chain, const void *row) {
         const LogitRow logits{row, count_, narrow_};
@@ -82,17 +83,16 @@ std::vector<char> gathered(const char *rows, std::size_t width, const std::vecto
 }
 
 void check(const ChainOrder &order, const std::vector<Chain> &chains, const Demands &demands) {
-    const auto require = [](bool holds, const char *what) {
-        if (!holds) throw std::invalid_argument(what);
-    };
     require(demands.logits == order.columns, "the logits are not as wide as the program's");
     require(order.width > 0, "width must be at least 1");
     require((demands.inputs.empty() ? 0 : demands.inputs[0]) == order.hidden_width && demands.inputs.size() < 2,
             "the hidden states do not fit the program's input");
     require(demands.output == order.hidden_width, "the program's output must be what its input takes");
     for (const Chain &chain : chains) {
-        require(chain.depth >= 1 && int(chain.scratch.size()) >= chain.depth - 1, "a chain needs a slot for each row but the last");
-        require(chain.keys.empty() || int(chain.keys.size()) >= chain.depth, "a chain needs a key for each depth");
+        const std::size_t depth = std::size_t(std::max(chain.depth, 1));
+        require(chain.depth >= 1 && chain.scratch.size() >= depth - 1,
+                "a chain needs a slot for each row but the last");
+        require(chain.keys.empty() || chain.keys.size() >= depth, "a chain needs a key for each depth");
         require(chain.divisor > 0, "a divisor must be above 0");
     }
 }

@@ -2,171 +2,19 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
+#include <functional>
 #include <limits>
 #include <thread>
 
 #include "bf16.hpp"
-
-// Fused, a product and a sum round once instead of twice: noise would depend on the instruction set.
-#if defined(__clang__)
-#pragma STDC FP_CONTRACT OFF
-#elif defined(__GNUC__)
-#pragma GCC optimize("fp-contract=off")
-#endif
-
-// What holds a loop over numbers is inlined into functions that are compiled for one instruction set each, at the end
-// of this file. The loops are elementwise and of fixed length, so that compilers make vectors of any width of them.
-#define EVERYWHERE [[gnu::always_inline]] inline
+#include "choice_noise.hpp"
+#include "choice_ranks.hpp"
+#include "unfused.hpp"
 
 namespace foredraft {
 namespace {
 
-const std::int64_t BLOCK = 128;  // tokens looked at together
 const float INFINITE = std::numeric_limits<float>::infinity();
-
-template <class To, class From> EVERYWHERE To bits_as(From value) {
-    static_assert(sizeof(To) == sizeof(From), "the same bits");
-    To bits;
-    std::memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
-
-// ------------------------------------------------------------------------------------------------------- noise
-// As in foredraft/sampling/noise.py: a hash of key and token, and of its upper 52 bits a Gumbel value.
-
-const std::uint64_t INCREMENT = 0x9E3779B97F4A7C15u;  // splitmix64 (Steele, Lea, Flood 2014)
-
-// `mixed` but for its last step, which leaves the upper 31 bits as they are.
-EVERYWHERE std::uint64_t nearly_mixed(std::uint64_t value) {
-    value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9u;
-    return (value ^ (value >> 27)) * 0x94D049BB133111EBu;
-}
-
-EVERYWHERE std::uint64_t mixed(std::uint64_t value) {
-    value = nearly_mixed(value);
-    return value ^ (value >> 31);
-}
-
-EVERYWHERE std::uint64_t counter(std::uint64_t key, std::int64_t token) {
-    return key + std::uint64_t(token) * INCREMENT;
-}
-
-const std::uint64_t ONE = 0x3FF0000000000000u;        // the bits of 1.0
-const std::uint64_t SQRT_HALF = 0x3FE6A09E667F3BCDu;  // of its square root of a half
-const std::uint64_t MANTISSA = 0x000FFFFFFFFFFFFFu;
-
-// Natural logarithm of a positive normal number, to less than one unit in the last place.
-//
-// x = 2^k (1 + f) with 1 + f between the square roots of 1/2 and 2, and log(1 + f) = 2 artanh(s) with s = f / (2 + f).
-// The series of artanh past its first term is a polynomial in s^2, here that of least error (3e-16 of itself); f and
-// f^2 / 2 are kept apart from it, so that what is rounded is small against the result.
-EVERYWHERE double natural_log(double x) {
-    const std::uint64_t turned = bits_as<std::uint64_t>(x) + (ONE - SQRT_HALF);
-    const double k = bits_as<double>((turned >> 52) | 0x4330000000000000u) - (0x1p52 + 1023);
-    const double f = bits_as<double>((turned & MANTISSA) + SQRT_HALF) - 1.0;
-    const double s = f / (2.0 + f);
-    const double z = s * s;
-    double tail = 0x1.2b5fc0f572b0fp-3;
-    tail = tail * z + 0x1.39fdb911a02d2p-3;
-    tail = tail * z + 0x1.7462ba2a0d1d4p-3;
-    tail = tail * z + 0x1.c71c62d034db2p-3;
-    tail = tail * z + 0x1.2492492e03ed8p-2;
-    tail = tail * z + 0x1.9999999995223p-2;
-    tail = tail * z + 0x1.5555555555558p-1;
-    const double half_square = 0.5 * f * f;
-    const double high = 0x1.62e42fee00000p-1, low = 0x1.a39ef35793c76p-33;  // log 2; k * high is exact
-    return k * high - ((half_square - (s * (half_square + z * tail) + k * low)) - f);
-}
-
-EVERYWHERE float gumbel_of(std::uint64_t hash) {
-    const double unit = bits_as<double>((hash >> 12) | ONE) - (1.0 - 0x1p-53);  // exact, and strictly inside (0, 1)
-    return float(-natural_log(-natural_log(unit)));
-}
-
-EVERYWHERE void gumbel_row_body(std::uint64_t key, std::int64_t width, float *out) {
-    for (std::int64_t token = 0; token < width; token++) out[token] = gumbel_of(mixed(counter(key, token)));
-}
-
-EVERYWHERE void gumbel_pairs_body(const std::int64_t *keys, const std::int64_t *tokens, std::int64_t count,
-                                  float *out) {
-    for (std::int64_t i = 0; i < count; i++) out[i] = gumbel_of(mixed(counter(std::uint64_t(keys[i]), tokens[i])));
-}
-
-// ------------------------------------------------------------------------------------------------------- ranks
-// Logits as ints in the same order: NaN of either sign above infinity, both zeros alike. The largest of ints does not
-// depend on the order they are compared in, so compilers may choose it.
-
-template <class T> struct Order;
-template <> struct Order<bf16> {
-    typedef std::int16_t Rank;
-    static constexpr Rank INFINITY_RANK = 0x7F80, NAN_RANK = 0x7FFF;
-};
-template <> struct Order<float> {
-    typedef std::int32_t Rank;
-    static constexpr Rank INFINITY_RANK = 0x7F800000, NAN_RANK = 0x7FFFFFFF;
-};
-template <class T> using Rank = typename Order<T>::Rank;
-
-template <class R> EVERYWHERE R all_bits_if_negative(R value) { return R(value >> (8 * sizeof(R) - 1)); }
-
-// Without a branch, or gcc makes no vectors of it.
-template <class T> EVERYWHERE Rank<T> rank_of(T value) {
-    const Rank<T> bits = bits_as<Rank<T>>(value);
-    const Rank<T> size = Rank<T>(bits & std::numeric_limits<Rank<T>>::max());
-    const Rank<T> sign = all_bits_if_negative(bits);
-    const Rank<T> rank = Rank<T>((size ^ sign) - sign);
-    const Rank<T> odd = all_bits_if_negative(Rank<T>(Order<T>::INFINITY_RANK - size));
-    return Rank<T>((rank | odd) & (Order<T>::NAN_RANK | ~odd));
-}
-
-template <class T> EVERYWHERE T of_rank(Rank<T> rank) {
-    const Rank<T> sign = all_bits_if_negative(rank);
-    const Rank<T> size = Rank<T>((rank ^ sign) - sign);
-    return bits_as<T>(Rank<T>(size | (sign & std::numeric_limits<Rank<T>>::min())));
-}
-
-// A row in blocks, the last one filled up with -infinity.
-template <class T> struct Blocks {
-    const T *row;
-    std::int64_t width, count;
-    T last[BLOCK];
-};
-
-template <class T> EVERYWHERE void cut(const LogitRow &logits, Blocks<T> &blocks) {
-    blocks.row = static_cast<const T *>(logits.data);
-    blocks.width = logits.width;
-    blocks.count = (logits.width + BLOCK - 1) / BLOCK;
-    const std::int64_t first = (blocks.count - 1) * BLOCK;
-    for (std::int64_t i = 0; i < BLOCK; i++)
-        blocks.last[i] = first + i < blocks.width ? blocks.row[first + i] : of_rank<T>(-Order<T>::INFINITY_RANK);
-}
-
-template <class T> EVERYWHERE const T *block(const Blocks<T> &blocks, std::int64_t number) {
-    return number + 1 < blocks.count ? blocks.row + number * BLOCK : blocks.last;
-}
-
-template <class T> EVERYWHERE Rank<T> peak_of(const T *block) {
-    Rank<T> peak = std::numeric_limits<Rank<T>>::min();
-    for (std::int64_t i = 0; i < BLOCK; i++) {
-        const Rank<T> rank = rank_of(block[i]);
-        peak = rank > peak ? rank : peak;
-    }
-    return peak;
-}
-
-template <class T> EVERYWHERE void find_peaks(const Blocks<T> &blocks, std::vector<Rank<T>> &peaks) {
-    peaks.resize(blocks.count);
-    for (std::int64_t number = 0; number < blocks.count; number++) peaks[number] = peak_of(block(blocks, number));
-}
-
-// The first token of a rank that the block holds.
-template <class T> EVERYWHERE std::int64_t first_of(const Blocks<T> &blocks, std::int64_t number, Rank<T> rank) {
-    const T *own = block(blocks, number);
-    std::int64_t i = 0;
-    while (rank_of(own[i]) != rank) i++;
-    return number * BLOCK + i;
-}
 
 template <class T> EVERYWHERE std::int64_t likeliest_body(const LogitRow &row) {
     Blocks<T> blocks;

@@ -8,14 +8,22 @@ namespace foredraft {
 const KernelSet *const *kernel_sets() {
     static const std::vector<const KernelSet *> sets = [] {
         std::vector<const KernelSet *> found;
+        for (const KernelSet *set : {
 #ifdef FOREDRAFT_AMX
-        if (amx_kernels().runs_here()) found.push_back(&amx_kernels());
+                 &amx_kernels(),
 #endif
-#ifdef FOREDRAFT_X86
-        for (const KernelSet *set : {&avx512_bf16_kernels, &avx512_kernels, &avx2_kernels})
+#ifdef FOREDRAFT_AVX512BF16
+                 &avx512_bf16_kernels,
+#endif
+#ifdef FOREDRAFT_AVX512
+                 &avx512_kernels,
+#endif
+#ifdef FOREDRAFT_AVX2
+                 &avx2_kernels,
+#endif
+                 &portable_kernels,
+             })
             if (set->runs_here()) found.push_back(set);
-#endif
-        found.push_back(&portable_kernels);
         found.push_back(nullptr);
         return found;
     }();

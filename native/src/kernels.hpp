@@ -11,6 +11,10 @@ const int PANEL = 16;         // columns of a weight that lie side by side
 const int MOST_PANELS = 4;    // panels of a group: what one chunk of a product computes
 const int INT8_GROUP = 64;    // inputs that share a scale
 const int LANES = 16;         // queries that attend together
+const int MOST_HEAD = 512;    // numbers of a head
+const int MOST_ROWS = 48;     // of a product at once: their sums stay in the first-level cache
+const int LINE = 64;          // bytes of a cache line
+const int SUMS_APART = MOST_PANELS * PANEL;  // from one row of a product's sums to the next
 
 enum class Activation { silu, gelu, gelu_tanh };
 
@@ -33,12 +37,13 @@ struct Sight {
 };
 
 template <class T> struct Kernels {
-    // out[r][0 .. 16 panels) = a[r][0 .. inputs) times one group of a tiled weight, fp32; `out` rows are 64 apart.
+    // out[r][0 .. 16 panels) = a[r][0 .. inputs) times one group of a tiled weight, fp32; at most MOST_ROWS
+    // rows, SUMS_APART apart in `out`.
     void (*product)(const T *a, std::ptrdiff_t stride, int rows, int inputs, int panels, const T *group, float *out);
     // The same with int8 weights: for each 64 inputs 16 panels scales, then as many times 64 numbers.
     void (*product_int8)(const T *a, std::ptrdiff_t stride, int rows, int inputs, int panels, const void *group,
                          float *out);
-    // out[i][lane] = keys[i] . queries[lane] for `count` keys; queries are packed by `pack_queries`.
+    // out[i][lane] = keys[i] . queries[lane] for `count` keys; queries are packed by `pack_query`.
     void (*scores)(SlotRows<T> keys, std::int64_t start, std::int64_t count, int size, const T *queries, float *out);
     // Scores [count][LANES] to weights not yet divided by their sums; sums[LANES].
     void (*weights)(float *scores, std::int64_t start, std::int64_t count, float scale, float softcap,

@@ -19,15 +19,18 @@ struct PlayedTiles {
     static void release() {}
     template <int I> static void clear() { std::memset(data[I], 0, sizeof data[I]); }
     template <int I> static void load(const void *from, std::ptrdiff_t stride) {
-        for (int row = 0; row < rows[I]; row++) std::memcpy(data[I][row], static_cast<const char *>(from) + row * stride, 64);
+        const char *source = static_cast<const char *>(from);
+        for (int row = 0; row < rows[I]; row++) std::memcpy(data[I][row], source + row * stride, 64);
     }
     template <int I> static void keep(void *to, std::ptrdiff_t stride) {
-        for (int row = 0; row < rows[I]; row++) std::memcpy(static_cast<char *>(to) + row * stride, data[I][row], 64);
+        char *target = static_cast<char *>(to);
+        for (int row = 0; row < rows[I]; row++) std::memcpy(target + row * stride, data[I][row], 64);
     }
     template <int C, int A, int B> static void multiply() {
         for (int row = 0; row < rows[C]; row++)
             for (int k = 0; k < TILE_SIDE; k++)
-                for (int column = 0; column < TILE_SIDE; column++) add_pair(data[C][row], data[A][row], data[B][k], k, column);
+                for (int column = 0; column < TILE_SIDE; column++)
+                    add_pair(data[C][row], data[A][row], data[B][k], k, column);
     }
     static void add_pair(char *sums, const char *inputs, const char *weights, int k, int column) {
         bf16 a[2], b[2];

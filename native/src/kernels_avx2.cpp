@@ -8,6 +8,6 @@ namespace foredraft {
 
 static bool runs_here() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
 
-const KernelSet avx2_kernels = {"avx2", runs_here, &avx2::narrow_kernels, &avx2::wide_kernels};
+constexpr KernelSet avx2_kernels = {"avx2", runs_here, &avx2::narrow_kernels, &avx2::wide_kernels};
 
 }  // namespace foredraft

@@ -6,8 +6,11 @@
 
 namespace foredraft {
 
-static bool runs_here() { return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"); }
+static bool runs_here() {
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+}
 
-const KernelSet avx512_kernels = {"avx512", runs_here, &avx512::narrow_kernels, &avx512::wide_kernels};
+constexpr KernelSet avx512_kernels = {"avx512", runs_here, &avx512::narrow_kernels, &avx512::wide_kernels};
 
 }  // namespace foredraft

@@ -8,6 +8,7 @@ namespace foredraft {
 
 static bool runs_here() { return avx512_kernels.runs_here() && __builtin_cpu_supports("avx512bf16"); }
 
-const KernelSet avx512_bf16_kernels = {"avx512-bf16", runs_here, &avx512_bf16::narrow_kernels, &avx512_bf16::wide_kernels};
+constexpr KernelSet avx512_bf16_kernels = {"avx512-bf16", runs_here, &avx512_bf16::narrow_kernels,
+                                           &avx512_bf16::wide_kernels};
 
 }  // namespace foredraft

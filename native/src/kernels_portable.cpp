@@ -8,6 +8,6 @@ namespace foredraft {
 
 static bool runs_here() { return true; }
 
-const KernelSet portable_kernels = {"portable", runs_here, &portable::narrow_kernels, &portable::wide_kernels};
+constexpr KernelSet portable_kernels = {"portable", runs_here, &portable::narrow_kernels, &portable::wide_kernels};
 
 }  // namespace foredraft

@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <stdexcept>
-#include <string>
+#include <cstdint>
 #include <vector>
+
+#include "require.hpp"
 
 namespace foredraft {
 
@@ -29,8 +30,11 @@ float rounded_to_half(float x) {
 template <class T>
 Matrix<T>::Matrix(int outputs, int inputs, bool gated, bool int8, const Weight &weight, Threads &threads)
     : outputs_(outputs), inputs_(inputs), gated_(gated), int8_(int8) {
-    if (inputs % step_inputs<T>) throw std::invalid_argument("a matrix has " + std::to_string(inputs) + " inputs; bf16 needs an even number");
-    if (int8 && inputs % INT8_GROUP) throw std::invalid_argument("a matrix has " + std::to_string(inputs) + " inputs; int8 needs a multiple of 64");
+    require(outputs > 0 && inputs > 0, "a matrix has ", outputs, " outputs and ", inputs,
+            " inputs; both must be above 0");
+    require(inputs % step_inputs<T> == 0, "a matrix has ", inputs, " inputs; bf16 needs an even number");
+    require(!int8 || inputs % INT8_GROUP == 0, "a matrix has ", inputs, " inputs; int8 needs a multiple of ",
+            INT8_GROUP);
     const int all = (gated ? 2 : 1) * outputs, wide = MOST_PANELS * PANEL;
     panels_ = (all + wide - 1) / wide >= CHUNKS_A_THREAD * threads.count() ? MOST_PANELS : MOST_PANELS / 2;
     groups_ = (outputs + columns() - 1) / columns();
@@ -50,7 +54,8 @@ template <class T> void Matrix<T>::lay_out(int group, const Weight &weight) {
     const int width = panels_ * PANEL;
     std::vector<float> rows(std::size_t(width) * inputs_);
     for (int column = 0; column < width; column++)
-        if (int output = output_of(group, column); output >= 0) weight(output, rows.data() + std::size_t(column) * inputs_);
+        if (int output = output_of(group, column); output >= 0)
+            weight(output, rows.data() + std::size_t(column) * inputs_);
     char *to = data_.as<char>() + group * group_bytes_;
     if (int8_) lay_out_int8(rows.data(), to);
     else lay_out_same(rows.data(), reinterpret_cast<T *>(to));

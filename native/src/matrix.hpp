@@ -9,7 +9,7 @@
 
 namespace foredraft {
 
-// Reads one weight, [out, in].
+// Reads a row of a weight, [out, in], as fp32.
 using Weight = std::function<void(int output, float *row)>;
 
 template <class T> class Matrix {

@@ -2,13 +2,15 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 namespace foredraft {
 
 class Rotary {
   public:
-    // Angles are position * frequency in fp32; cosines and sines are multiplied by `factor`, then rounded where `narrow`.
+    // Angles are position * frequency in fp32; cosines and sines are multiplied by `factor`, then rounded to bf16
+    // where `narrow`.
     Rotary(std::vector<float> frequencies, float factor, bool narrow)
         : frequencies_(std::move(frequencies)), factor_(factor), narrow_(narrow) {}
 

@@ -3,12 +3,7 @@
 #include <algorithm>
 #include <tuple>
 
-// A product and a sum that are fused round once instead of twice: chances would not be those of Python.
-#if defined(__clang__)
-#pragma STDC FP_CONTRACT OFF
-#elif defined(__GNUC__)
-#pragma GCC optimize("fp-contract=off")
-#endif
+#include "unfused.hpp"
 
 namespace foredraft::suffix {
 

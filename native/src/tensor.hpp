@@ -3,8 +3,8 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
+#include <cstddef>
 #include <cstdint>
-#include <string>
 
 namespace foredraft {
 
@@ -47,9 +47,7 @@ template <> struct type_caster<foredraft::Tensor> {
     bool from_python(handle object, uint8_t, cleanup_list *) noexcept {
         try {
             return value.read(object, false);
-        } catch (python_error &error) {
-            error.restore();
-            PyErr_Clear();
+        } catch (python_error &) {
             return false;
         }
     }

@@ -30,7 +30,8 @@ bool Crew::enter(int chunks) {
 
 // The next chunk of the run that `owner` began with, -1 when there is none.
 int Crew::claim(int chunks, int owner) {
-    const int first = int(std::int64_t(chunks) * owner / count_), last = int(std::int64_t(chunks) * (owner + 1) / count_);
+    const int first = int(std::int64_t(chunks) * owner / count_);
+    const int last = int(std::int64_t(chunks) * (owner + 1) / count_);
     auto &given = threads_.given(phase_ - 1, owner).value;
     if (first + given.load(std::memory_order_relaxed) >= last) return -1;
     const int chunk = first + given.fetch_add(1, std::memory_order_relaxed);

@@ -1,8 +1,9 @@
 // A small thread pool whose work is a list of phases, each of them a number of chunks that anybody may take.
 //
-// A phase is over when all its chunks are done, not when all threads have come: a thread that a busy neighbour keeps from
-// running delays nobody but for the chunk it holds. Each thread begins with a run of chunks of its own, so that it reads
-// memory from front to back, then helps others with theirs. Waiting threads spin for some microseconds, then sleep.
+// A phase is over when all its chunks are done, not when all threads have come: a thread that a busy neighbour keeps
+// from running delays nobody but for the chunk it holds. Each thread begins with a run of chunks of its own, so that it
+// reads memory from front to back, then helps others with theirs. Waiting threads spin for some microseconds, then
+// sleep.
 #pragma once
 #include <atomic>
 #include <condition_variable>

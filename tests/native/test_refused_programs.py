@@ -49,6 +49,10 @@ def test_parts_that_do_not_fit(program):
         lambda: program.tokens_embedded(a, torch.randn(3, 8, dtype=torch.bfloat16)),
         lambda: program.matrix_of(native.Program("bf16", KERNELS[0], native.Threads(1)), 0),
         lambda: program.buffer(0),
+        lambda: program.scale((a[0], 2**31 - 1, 8), a, 2.0),
+        lambda: program.attend(a, a, layer=0, heads=0, kv_heads=1, head_size=4, scale=1.0),
+        lambda: program.matrix(torch.randn(0, 8)),
+        lambda: program.input(a, 16),
     ):
         with pytest.raises(ValueError):
             wrong()
@@ -68,6 +72,11 @@ def test_bf16_needs_pairs_of_inputs():
         Given([1], [-1], [0], [(0, 1, 0, 0, None, None)]),
         Given([1], [0], [256], [(0, 1, 0, 0, None, None)]),
         Given([1], [0], [0], [(0, 1, 256, 0, None, None)]),
+        Given([1], [2**40], [0], [(0, 1, 0, 0, None, None)]),
+        Given([1], [0], [0], [(0, 1, 2**63 - 1, 0, None, None)]),
+        Given([1], [0], [0], [(0, 1, 0, 2**63 - 1, None, None)]),
+        Given([1], [0], [0], [(0, 1, -1, -1, torch.tensor([0]), None)]),
+        Given([1], [0], [0], [(0, 1, 0, 0)]),
         Given([1], [0], [0], [(0, 1, 1, -1, torch.tensor([0, 256]), None)]),
         Given([1], [0], [0], [(0, 1, 1, -1, torch.tensor([0]), None)]),
         Given([1], [0], [0], [(0, 1, 0, -1, None, None)]),
@@ -81,6 +90,56 @@ def test_bf16_needs_pairs_of_inputs():
 def test_orders_out_of_bounds(given):
     with pytest.raises(ValueError):
         native_decoder(KERNELS[0], "fp32").run(given)
+
+
+def test_a_feature_is_kept_once(program):
+    a = (program.buffer(8), 0, 8)
+    program.keep(0, a)
+    with pytest.raises(ValueError, match="feature 0 is kept already"):
+        program.keep(0, a)
+
+
+def test_what_is_read_or_written_in_two_widths_at_once(program):
+    wide, narrow = (program.buffer(8), 0, 8), (program.buffer(4), 0, 4)
+    rows = torch.zeros(1, dtype=torch.int64)
+    for section, view in enumerate((wide, narrow)):
+        program.section(section)
+        program.input(view, 0)
+    with pytest.raises(ValueError, match="an input is read in two widths"):
+        program.run(None, rows, rows, rows, [], rows, inputs=[torch.randn(1, 8)])
+    program.run(None, rows, rows, rows, [], rows, inputs=[torch.randn(1, 8)], skip=[1])
+
+
+@pytest.mark.parametrize(
+    ("depth", "position", "context"),
+    [
+        (0, 3, (3, 0, None)),
+        (2, -1, (3, 0, None)),
+        (2, 2**40, (3, 0, None)),
+        (2, 3, (3, -1, None)),
+        (2, 3, (3, 254, None)),
+        (2, 3, (-1, -1, torch.tensor([0]))),
+        (2, 3, (3, 0)),
+    ],
+)
+def test_chains_out_of_bounds(depth, position, context):
+    decoder = native_decoder(KERNELS[0], "fp32")
+    logits, _ = decoder.run(text([1, 2, 3]))
+    with pytest.raises(ValueError):
+        native.draft_chain(
+            decoder.program,
+            decoder.cache,
+            logits[-1:],
+            None,
+            [depth],
+            [position],
+            [context],
+            [[3]],
+            [1.0],
+            [[]],
+            None,
+            VOCABULARY,
+        )
 
 
 def test_a_refused_order_leaves_the_program_usable():

@@ -2,6 +2,7 @@
 
 import os
 import threading
+import weakref
 
 import foredraft_native as native
 import torch
@@ -34,6 +35,34 @@ def test_programs_of_several_python_threads_share_a_pool():
     for worker in workers:
         worker.join()
     assert not faults
+
+
+def test_several_python_threads_share_a_program():
+    [decoder] = decoders(1, threads=2)
+    wanted = {count: decoder.run(text(TOKENS[:count]))[0] for count in (1, 7, 39)}
+    faults = []
+
+    def work(count: int) -> None:
+        # The same tokens at the same slots: what is written to the cache is the same, whoever writes it.
+        for _ in range(50):
+            if not torch.equal(decoder.run(text(TOKENS[:count]))[0], wanted[count]):
+                faults.append(count)
+
+    workers = [threading.Thread(target=work, args=(count,)) for count in wanted]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert not faults
+
+
+def test_a_cache_keeps_its_tensors():
+    [decoder] = decoders(1, threads=1)
+    wanted, _ = decoder.run(text(TOKENS))
+    freed = [weakref.ref(tensor) for tensor in decoder.keys]
+    decoder.keys.clear()
+    assert all(tensor() is not None for tensor in freed)
+    assert torch.equal(decoder.run(text(TOKENS))[0], wanted)
 
 
 def test_many_short_runs_on_more_threads_than_cores():

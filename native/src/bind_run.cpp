@@ -1,0 +1,195 @@
+// Runs as Python orders them: over which cache, which rows, and where the results go. The interpreter lock is released
+// while a program runs.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "arguments.hpp"
+#include "chain.hpp"
+#include "py_program.hpp"
+#include "require.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace foredraft {
+
+namespace {
+
+using Tensors = std::vector<Tensor>;
+
+void make_cache(PyCache *self, const Tensors &keys, const Tensors &values) {
+    require(keys.size() == values.size(), "a cache needs as many keys as values");
+    PyCache made;
+    for (std::size_t i = 0; i < keys.size(); i++) {
+        const Tensor &key = keys[i], &value = values[i];
+        require_weight(key, 3, "keys");
+        require_weight(value, 3, "values");
+        require(is_narrow(key) == is_narrow(value) && key.shape(0) == value.shape(0) && key.shape(1) == value.shape(1),
+                "keys and values of a layer must have as many slots and heads, and one type");
+        made.cache.layers.push_back({key.data(), value.data(), int(key.shape(1)), int(key.shape(2)),
+                                     int(value.shape(2)), std::int64_t(key.shape(0)), is_narrow(key)});
+        made.tensors.insert(made.tensors.end(), {key, value});
+    }
+    new (self) PyCache(std::move(made));
+}
+
+const Cache *cache_of(const PyCache *cache) { return cache ? &cache->cache : nullptr; }
+
+// ------------------------------------------------------------------------------------------------------- orders
+
+// The slots of so many keys where they are listed; null for None, where they run from slot `first`.
+const std::int64_t *slots_of(nb::handle slots, std::int64_t first, std::int64_t context, std::int64_t more,
+                             Tensors &alive) {
+    require(context >= 0 && context <= INT64_MAX - more, "a context is negative or too long");
+    require(!slots.is_none() || first >= 0, "keys need the first of their slots, or a list of them");
+    if (slots.is_none()) return nullptr;
+    alive.push_back(nb::cast<Tensor>(slots));
+    return indices(alive.back(), std::size_t(context + more), "slots");
+}
+
+const std::uint8_t *ancestors_of(nb::handle ancestors, int rows, Tensors &alive) {
+    if (ancestors.is_none()) return nullptr;
+    alive.push_back(nb::cast<Tensor>(ancestors));
+    const Tensor &mask = alive.back();
+    require(mask.dtype() == nb::dtype<bool>() && mask.contiguous(), "ancestors must be bool, contiguous");
+    require_rows(mask, std::size_t(rows), std::size_t(rows), "ancestors");
+    return reinterpret_cast<const std::uint8_t *>(mask.data());
+}
+
+// (start, rows, context, first slot or -1, slots or None, ancestors or None)
+Segment segment_of(nb::handle entry, Tensors &alive) {
+    const nb::tuple parts = nb::cast<nb::tuple>(entry);
+    require(parts.size() == 6, "a segment is start, rows, context, first slot, slots and ancestors");
+    const int start = nb::cast<int>(parts[0]), rows = nb::cast<int>(parts[1]);
+    const std::int64_t context = nb::cast<std::int64_t>(parts[2]), first = nb::cast<std::int64_t>(parts[3]);
+    require(rows > 0, "a segment has rows");
+    const std::int64_t *slots = slots_of(parts[4], first, context, rows, alive);
+    return {start, rows, context, first, slots, ancestors_of(parts[5], rows, alive)};
+}
+
+void keep_features(const Program &program, const std::vector<int> &features, const Tensors &outs, Order &order) {
+    require(features.size() == outs.size(), "there must be an output for each feature");
+    for (std::size_t i = 0; i < features.size(); i++) {
+        const int width = program.width_of(features[i]);
+        require(width > 0, "the program keeps no feature ", features[i]);
+        require_rows(outs[i], std::size_t(order.rows), std::size_t(width), "a feature's output");
+        order.kept.push_back({features[i], numbers(outs[i], program.narrow(), "a feature's output")});
+    }
+}
+
+void read_inputs(const Program &program, const Demands &demands, const Tensors &inputs, Order &order) {
+    require(inputs.size() >= demands.inputs.size(), "the program reads ", demands.inputs.size(), " inputs");
+    for (std::size_t i = 0; i < demands.inputs.size(); i++) {
+        if (demands.inputs[i])
+            require_rows(inputs[i], std::size_t(order.rows), std::size_t(demands.inputs[i]), "an input");
+        order.inputs.push_back(numbers(inputs[i], program.narrow(), "an input"));
+    }
+}
+
+// Where `name` of the wanted rows goes; null where the program gives none.
+void *wanted_in(const std::optional<Tensor> &out, const Program &program, const Order &order, int width,
+                const char *name) {
+    if (!width || !order.wanted) return nullptr;
+    require(out.has_value(), "the program gives ", name, ": pass a tensor for it");
+    require_rows(*out, std::size_t(order.wanted), std::size_t(width), name);
+    return numbers(*out, program.narrow(), name);
+}
+
+void run(PyProgram &self, const PyCache *cache, const Tensor &tokens, const Tensor &positions, const Tensor &write,
+         const nb::list &segments, const Tensor &logit_rows, const std::vector<int> &features,
+         const Tensors &feature_outs, const std::optional<Tensor> &logits, const Tensors &inputs,
+         const std::optional<Tensor> &output, const std::vector<int> &skip) {
+    Program &program = *self.program;
+    Order order{};
+    Tensors alive;
+    const std::size_t rows = tokens.size();
+    order.cache = cache_of(cache);
+    order.rows = int(rows);
+    order.tokens = indices(tokens, rows, "tokens");
+    order.positions = indices(positions, rows, "positions");
+    order.write = indices(write, rows, "write");
+    order.wanted = int(logit_rows.size());
+    order.wanted_rows = indices(logit_rows, 0, "logit_rows");
+    alive.reserve(2 * segments.size());
+    for (nb::handle entry : segments) order.segments.push_back(segment_of(entry, alive));
+    order.skipped = skip;
+    const Demands demands = program.demands(skip);
+    keep_features(program, features, feature_outs, order);
+    read_inputs(program, demands, inputs, order);
+    order.logits = wanted_in(logits, program, order, demands.logits, "logits");
+    order.logits_width = demands.logits;
+    order.output = wanted_in(output, program, order, demands.output, "the output");
+    const nb::gil_scoped_release free_lock;
+    program.run(order);
+}
+
+// ------------------------------------------------------------------------------------------------------- chains
+
+// (context, first slot or -1, slots or None), as in a segment
+Chain chain_of(nb::handle entry, int depth, std::int64_t position, const std::vector<std::int64_t> &scratch,
+               float divisor, const std::vector<std::int64_t> &keys, Tensors &alive) {
+    const nb::tuple parts = nb::cast<nb::tuple>(entry);
+    require(parts.size() == 3 && depth >= 1, "a chain has a depth, and its context is length, first slot and slots");
+    const std::int64_t context = nb::cast<std::int64_t>(parts[0]), first = nb::cast<std::int64_t>(parts[1]);
+    const std::int64_t *slots = slots_of(parts[2], first, context, depth - 1, alive);
+    return {depth, position, context, first, slots, scratch, divisor, keys, {}, {}};
+}
+
+nb::tuple draft_chain(PyProgram &self, const PyCache *cache, const Tensor &logits, const std::optional<Tensor> &hidden,
+                      const std::vector<int> &depths, const std::vector<std::int64_t> &positions,
+                      const nb::list &contexts, const std::vector<std::vector<std::int64_t>> &scratch,
+                      const std::vector<float> &divisors, const std::vector<std::vector<std::int64_t>> &keys,
+                      const std::optional<Tensor> &ids, int width, const std::vector<int> &skip) {
+    const std::size_t count = depths.size();
+    require(positions.size() == count && contexts.size() == count && scratch.size() == count &&
+                divisors.size() == count && keys.size() == count && logits.ndim() == 2 && logits.shape(0) == count,
+            "there must be one of everything for each chain");
+    ChainOrder order{};
+    order.cache = cache_of(cache);
+    order.columns = int(logits.shape(1));
+    order.logits = numbers(logits, self.program->narrow(), "logits");
+    if (hidden) {
+        require(hidden->ndim() == 2 && hidden->shape(0) == count, "hidden must be [chains, width]");
+        order.hidden = numbers(*hidden, self.program->narrow(), "hidden");
+        order.hidden_width = int(hidden->shape(1));
+    }
+    if (ids) order.ids = indices(*ids, logits.shape(1), "ids");
+    order.width = width;
+    order.skipped = skip;
+    Tensors alive;
+    alive.reserve(count);
+    std::vector<Chain> chains;
+    for (std::size_t i = 0; i < count; i++)
+        chains.push_back(chain_of(contexts[i], depths[i], positions[i], scratch[i], divisors[i], keys[i], alive));
+    {
+        const nb::gil_scoped_release free_lock;
+        draft_chains(*self.program, order, chains);
+    }
+    nb::list tokens, gains;
+    for (const Chain &chain : chains) {
+        tokens.append(nb::cast(chain.tokens));
+        gains.append(nb::cast(chain.gains));
+    }
+    return nb::make_tuple(tokens, gains);
+}
+
+}  // namespace
+
+void bind_run(nb::module_ &m, nb::class_<PyProgram> &program) {
+    nb::class_<PyCache>(m, "Cache", "Keys and values of each layer, [slots, heads, size], kept by reference.")
+        .def("__init__", &make_cache, "keys"_a, "values"_a);
+    program.def("run", &run, "cache"_a.none(), "tokens"_a, "positions"_a, "write"_a, "segments"_a, "logit_rows"_a,
+                "features"_a = std::vector<int>(), "feature_outs"_a = nb::tuple(), "logits"_a = nb::none(),
+                "inputs"_a = nb::tuple(), "output"_a = nb::none(), "skip"_a = std::vector<int>());
+    m.def("draft_chain", &draft_chain, "program"_a, "cache"_a.none(), "logits"_a, "hidden"_a.none(), "depths"_a,
+          "positions"_a, "contexts"_a, "scratch"_a, "divisors"_a, "keys"_a, "ids"_a.none(), "width"_a,
+          "skip"_a = std::vector<int>(), "The chains of an autoregressive drafter: tokens and their log-chances.");
+}
+
+}  // namespace foredraft
