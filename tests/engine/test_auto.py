@@ -46,7 +46,7 @@ class Restless(Decider):
 def restless(engine: Engine, monkeypatch: pytest.MonkeyPatch):
     kept, engine.policy.decider = engine.policy.decider, Restless()
     monkeypatch.setattr(policy, "hold_for", lambda requests, plain_seconds: 0)
-    monkeypatch.setattr(policy.Policy, "paying_together", lambda self, plans, prices: plans)
+    monkeypatch.setattr(policy.Policy, "cut_together", lambda self, plans, prices: plans)
     yield engine
     engine.policy.decider = kept
 

@@ -19,8 +19,9 @@ from foredraft.engine.policy.exploration import FIRST_STEPS, LEAST_SHARE, Explor
 from foredraft.engine.policy.live_costs import LiveCosts, rough_costs, size_class
 from foredraft.engine.policy.policy import Policy, sureness
 from foredraft.engine.policy.request_policy import ASK_LAST, RequestPolicy
+from foredraft.engine.policy.seat import Offer, Seat, cut
 from foredraft.engine.policy.shortlist import shortlist
-from foredraft.engine.policy.trimming import best_count, path_rates, ranked_nodes, worthwhile
+from foredraft.engine.policy.trimming import best_nodes, path_rates, worthwhile
 from foredraft.engine.policy.usefulness import Usefulness
 from foredraft.engine.running import Option
 from foredraft.engine.step_costs import DraftCost, ForwardCost, StepCosts
@@ -38,6 +39,10 @@ class Prices:
 
     def draft(self, label: str, requests: int) -> float:
         return 0.5 + 0.05 * requests
+
+    @property
+    def token(self) -> float:
+        return self.step(0) / 2
 
 
 def test_alone_the_plan_of_the_highest_rate_is_chosen():
@@ -75,7 +80,7 @@ def test_the_steps_limit_takes_drafts_from_those_who_gain_least():
     assert within([big, small], room=10) == [big, small]
     assert within([big, small], room=9) == [big, NOTHING]
     assert within([big, small], room=0) == [NOTHING, NOTHING]
-    fixed = replace(small, fixed=True)
+    fixed = small._replace(fixed=True)
     assert within([big, fixed], room=6) == [big, fixed] and within([big, fixed], room=5) == [NOTHING, fixed]
 
 
@@ -94,7 +99,6 @@ def test_paths_are_as_likely_as_all_of_their_nodes_together():
 
 def test_nodes_that_pay_are_closed_under_parents():
     rates = path_rates(tree(), as_stated)
-    assert ranked_nodes(rates)[:2] == [0, 2]
     assert worthwhile(rates, row_price=0.3) == [0, 2]
     assert worthwhile(rates, row_price=0.9) == []
     assert worthwhile(rates, row_price=0.0) == [0, 1, 2, 3]
@@ -102,9 +106,20 @@ def test_nodes_that_pay_are_closed_under_parents():
 
 def test_the_best_number_of_nodes_for_a_request_alone():
     rates = path_rates(tree(), as_stated)
-    assert best_count(rates, lambda rows: 1 + 0.3 * rows) == (1, pytest.approx(0.8))  # 1.38, then 2.2 in 1.6
-    assert best_count(rates, lambda rows: 1.0)[0] == 4
-    assert best_count(rates, lambda rows: 1.0 + rows) == (0, 0.0)
+    assert best_nodes(rates, lambda rows: 1 + 0.3 * rows) == [0]  # 1.8 in 1.3, then 2.2 in 1.6
+    assert best_nodes(rates, lambda rows: 1 + 0.2 * rows) == [0, 2]
+    assert best_nodes(rates, lambda rows: 1.0) == [0, 1, 2, 3]
+    assert best_nodes(rates, lambda rows: 1.0 + rows) == []
+    assert best_nodes([0.5] * 6, lambda rows: 1.0 if rows <= 3 else 9.0) == [0, 1, 2]  # of equals the first
+
+
+def test_rows_of_all_drafts_are_paid_together():
+    sure, unsure = Offer(tree(), [0.9, 0.5, 0.8, 0.3], [0, 1, 2, 3]), Offer(tree(), [0.4, 0.2, 0.1, 0.1], [0])
+    cut([sure, unsure], lambda rows: 1.0 if rows <= 3 else 9.0, sure=2.0)
+    assert (sure.nodes, unsure.nodes) == ([0, 1, 2], [])
+    assert sure.gain == pytest.approx(2.2) and sure.kept.tokens == [5, 6, 7] and unsure.plan(3).rows == 0
+    cut([sure, unsure], lambda rows: 1.0, sure=2.0)
+    assert (sure.nodes, unsure.nodes) == ([0, 1, 2, 3], [0, 1, 2, 3]) and sure.kept is sure.tree
 
 
 def test_acceptance_by_depth_learns_and_counts_only_what_was_tried():
@@ -288,9 +303,21 @@ def test_a_drafter_that_learns_from_every_step_needs_a_seat_that_pays():
 def test_drafts_that_only_slow_a_step_down_together_are_left_out():
     policy = Policy(draft_rows=64)
     drafts = [Plan(None, 0.5, 0.5, 2, 0), NOTHING]
-    assert policy.paying_together(drafts, Prices(flat=8)) == drafts
+    policy.seats = [Seat(work=None, known=None, depth=4) for _ in drafts]
+    assert policy.cut_together(drafts, Prices(flat=8)) == drafts
     dear = Prices(flat=8)
     dear.step = lambda rows: 3.0 if rows else 1.0
-    assert policy.paying_together(drafts, dear) == [NOTHING, NOTHING]
-    fixed = [replace(drafts[0], fixed=True), NOTHING]
-    assert policy.paying_together(fixed, dear) == fixed and policy.paying_together(drafts[:1], dear) == drafts[:1]
+    assert policy.cut_together(drafts, dear) == [NOTHING, NOTHING]
+    fixed = [drafts[0]._replace(fixed=True), NOTHING]
+    assert policy.cut_together(fixed, dear) == fixed and policy.cut_together(drafts[:1], dear) == drafts[:1]
+
+
+def test_instant_drafts_are_cut_to_what_pays_beside_everybodys():
+    policy = Policy(draft_rows=3)
+    policy.seats = [Seat(work=None, known=None, depth=4) for _ in range(2)]
+    policy.seats[0].offers[0] = Offer(tree(), [0.9, 0.5, 0.8, 0.3], [0, 1, 2, 3])
+    plans = [policy.seats[0].offers[0].plan(0), NOTHING]
+    assert policy.cut_together(plans, Prices(flat=8))[0].rows == 3  # the most that one step drafts
+    dear = Prices(flat=8)
+    dear.step = lambda rows: 3.0 if rows else 1.0
+    assert policy.cut_together(plans, dear) == [Plan(None, 0, 0, 0, 0), NOTHING]

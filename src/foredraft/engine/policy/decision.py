@@ -46,6 +46,11 @@ class StepPrices:
     def draft(self, label: str, requests: int) -> float:
         return self.costs.draft_seconds(label, requests)
 
+    @property
+    def token(self) -> float:
+        """What a token takes where nobody drafts."""
+        return self.step(0) / self.requests
+
 
 @dataclass(frozen=True, slots=True)
 class Experiment:

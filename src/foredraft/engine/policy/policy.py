@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from math import inf
 from time import perf_counter
 from typing import Any
 
@@ -12,14 +12,15 @@ from foredraft.core.draft_tree import DraftTree
 from foredraft.core.outcome import SpeculationStatistics
 from foredraft.core.request import Request
 from foredraft.engine import step
-from foredraft.engine.policy.acceptance import UNSEEN, Past
-from foredraft.engine.policy.allocation import NOTHING, PLAIN, Plan, Values, rate_of
+from foredraft.engine.policy.acceptance import Past
+from foredraft.engine.policy.allocation import NOTHING, PLAIN, Plan, Values, call_seconds, rate_of
 from foredraft.engine.policy.decision import Decider, Experiment, StepPrices, within
+from foredraft.engine.policy.instant_drafts import InstantDrafts
 from foredraft.engine.policy.live_costs import LiveCosts
 from foredraft.engine.policy.request_policy import RequestPolicy
-from foredraft.engine.policy.seat import Offer, Seat, depth_of, temperature_class
+from foredraft.engine.policy.seat import Seat, cut, depth_of, temperature_class
 from foredraft.engine.policy.shortlist import Shortlists
-from foredraft.engine.policy.trimming import best_count, path_rates, ranked_nodes, worthwhile
+from foredraft.engine.policy.trimming import path_rates, paying
 from foredraft.engine.policy.usefulness import Usefulness
 from foredraft.engine.running import Option, Running, Work
 from foredraft.model.slot_pool import SlotPool
@@ -29,9 +30,8 @@ MOST_LABELS = 64  # ways told apart when choices are counted; requests may bring
 HOLD_STEPS, HOLD_MORE = 3, 7  # further steps for which a decision stands at least, of few requests and of many
 MANY = 8  # requests
 DECIDING, DECIDING_EACH = 1e-4, 4e-5  # seconds that a decision takes, and more for each request
-DECIDING_SHARE = 0.03  # of the time that deciding may take: where steps are short, decisions stand for longer
+DECIDING_SHARE = 0.02  # of the time that deciding may take: where steps are short, decisions stand for longer
 HOLD_MOST = 16
-ASK_FACTOR = 1.5  # what looking at an instant draft costs in all, in units of making it
 SURE_FIRST, SURE_EVERY = 4, 16  # how sure the target is is looked at in so many first steps, then every so many
 LOGITS_ROOT = 0  # the root's row
 
@@ -51,9 +51,9 @@ class Policy:
         values, experiment: By what plans are compared since the last decision, and what the current step tries.
         held, held_steps, hold_steps: Requests of the last decision, steps since, and further steps it stands for.
         nobody_drafts: Whether the last decision was that.
-        ask_prices: Tokens that asking an instant drafter for one request costs, by way to draft.
+        instant: Asks for drafts that are looked at before anything is decided.
         surplus: Seconds that first drafts of this step took beyond what was expected.
-        token_seconds: What a token takes in this step where nobody drafts.
+        prices: What the current step costs; none where nobody leaves a choice.
         plain_seconds: What plain decoding would have taken for all tokens written so far.
     """
 
@@ -69,9 +69,9 @@ class Policy:
         self.nobody_drafts = False
         self.held: list[int] | None = None
         self.held_steps, self.hold_steps = 0, HOLD_STEPS
-        self.ask_prices: dict[str, float] = {}
+        self.instant = InstantDrafts()
         self.surplus = 0.0
-        self.token_seconds = 0.0
+        self.prices: StepPrices | None = None
         self.plain_seconds = 0.0
 
     def open(self, running: Running) -> None:
@@ -107,38 +107,54 @@ class Policy:
         deciding = [work for work in batch if work.decides]
         self.seats = [Seat(work, self.requests[work.running.request.id], depth_of(work)) for work in deciding]
         if all(seat.known.fixed for seat in self.seats):
-            self.experiment, self.values, self.held = None, None, None
+            self.experiment, self.values, self.held, self.prices = None, None, None, None
             for seat in self.seats:
                 seat.place = 0
             self.place(self.proposed(self.seats), pool)
         else:
-            self.choose(self.prices(batch), pool)
+            self.choose(batch, pool)
 
-    def choose(self, prices: StepPrices, pool: SlotPool) -> None:
+    def choose(self, batch: list[Work], pool: SlotPool) -> None:
         """Look at instant drafts, decide, ask for the other drafts, and leave out what does not pay."""
-        self.token_seconds = prices.step(0) / len(self.seats)
         held = self.holds()
-        asked = self.ask_instant(prices)
-        if held and not asked and self.nobody_drafts:
-            return
-        if not held:
+        self.prices = prices = self.prices_of(batch, held)
+        if held:
+            self.instant.ask_again(self.seats, prices, self.row_price)
+            if self.nobody_drafts and not any(seat.offers for seat in self.seats):
+                return
+            plans = [seat.best(self.values) if seat.offers else seat.known.base for seat in self.seats]
+        else:
+            self.instant.ask(self.seats, prices, self.row_price)
             self.decide(prices)
-        plans = [seat.known.base for seat in self.seats] if held and not asked else self.final()
-        plans = self.paying_together(within(plans, self.room), prices)
+            self.instant.settle(self.seats, prices, self.values)
+            plans = self.final()
+        plans = self.cut_together(within(plans, self.room), prices)
         if not held:
             self.decider.note(plans, prices)
         for seat, plan in zip(self.seats, plans, strict=True):
             seat.place = plan.place
         self.place_all(prices, pool)
 
-    def paying_together(self, plans: list[Plan], prices: StepPrices) -> list[Plan]:
-        """The plans, or nothing for anybody where all drafts together slow the step down: each was weighed by the price
-        of one more row, and the first rows cost more than that."""
-        drafting = [plan for plan in plans if plan.rows]
-        if len(plans) == 1 or not drafting or self.experiment is not None or any(plan.fixed for plan in plans):
+    @property
+    def row_price(self) -> float | None:
+        """Tokens that a row costs by the last decision; none for a request alone, whose rows are priced exactly."""
+        return None if len(self.seats) == 1 else self.values.row_price if self.values else 0.0
+
+    def cut_together(self, plans: list[Plan], prices: StepPrices) -> list[Plan]:
+        """The plans without those nodes of instant drafts that do not pay beside everybody's, and without any draft
+        where all together slow the step down: each was weighed by the price of one more row, and rows differ."""
+        if len(plans) == 1 or self.experiment is not None or not any(plan.rows for plan in plans):
             return plans
-        pays = rate_of(plans, prices) > len(plans) / prices.step(0)
-        return plans if pays else [NOTHING] * len(plans)
+        offers = [seat.offers.get(plan.place) for seat, plan in zip(self.seats, plans, strict=True)]
+        others = [plan for plan, offer in zip(plans, offers, strict=True) if offer is None]
+        taken = [offer for offer in offers if offer is not None]
+        sure, rows = len(plans) + sum(plan.gain for plan in others), sum(plan.rows for plan in others)
+        calls, limit = call_seconds(others, prices), self.draft_rows - rows
+        cut(taken, lambda count: prices.step(rows + count) + calls if count <= limit else inf, sure=sure)
+        plans = [plan if offer is None else offer.plan(plan.place) for plan, offer in zip(plans, offers, strict=True)]
+        if not rows or any(plan.fixed for plan in plans) or rate_of(plans, prices) * prices.token > 1.0:
+            return plans
+        return [NOTHING] * len(plans)
 
     @property
     def room(self) -> int:
@@ -173,11 +189,6 @@ class Policy:
         if ids != self.held:
             self.decider.renew()
         self.held, self.held_steps, self.hold_steps = ids, 0, hold_for(len(ids), prices.step(0))
-        instant = {way.label for seat in self.seats for way in seat.known.ways if way.instant}
-        # A request's share of a call holds everybody up: 1 / n of its seconds, in which n requests would write.
-        self.ask_prices = {
-            label: ASK_FACTOR * prices.draft(label, len(self.seats)) / prices.step(0) for label in instant
-        }
 
     def final(self) -> list[Plan]:
         """What was decided, but for instant drafts worth more; an experiment waits where there is one of these."""
@@ -225,53 +236,14 @@ class Policy:
             self.surplus += max(0.0, seconds - self.costs.draft_seconds(label, len(group)))
         for seat in group:
             seat.known.called.add(owner)
-            seat.known.charge(seat.place, seconds / len(group) / self.token_seconds)
-
-    def ask_instant(self, prices: StepPrices) -> bool:
-        """Let instant ways draft where that has been worth their time, and see which of their nodes would pay."""
-        wanted: dict[str, list[tuple[Seat, int]]] = {}
-        for seat in self.seats:
-            if seat.depth > 0 and not seat.known.fixed:
-                for place in seat.known.instant:
-                    wanted.setdefault(seat.known.ways[place].label, []).append((seat, place))
-        price = self.ask_prices
-        for label, group in wanted.items():
-            asked = [(seat, place) for seat, place in group if seat.asks(place, price.get(label, 0.0))]
-            if asked:
-                self.ask(label, asked, prices)
-        return any(seat.offers for seat in self.seats)
-
-    def ask(self, label: str, group: Sequence[tuple[Seat, int]], prices: StepPrices) -> None:
-        start = perf_counter()
-        orders = [(seat.work, seat.work.running.options[place]) for seat, place in group]
-        for (seat, place), tree in zip(group, step.propose(orders), strict=True):
-            seat.offers[place] = self.offer(seat, place, tree, prices)
-        seconds = perf_counter() - start
-        self.costs.saw_draft(label, len(group), seconds)
-        for seat, place in group:
-            seat.known.charge(place, seconds / len(group) / self.token_seconds)
-
-    def offer(self, seat: Seat, place: int, tree: DraftTree, prices: StepPrices) -> Offer:
-        if not len(tree):
-            return Offer(tree, [], 0.0)
-        tree = tree if tree.chances is not None else replace(tree, chances=[UNSEEN] * len(tree))
-        rates = path_rates(tree, seat.known.chances[seat.known.ways[place].kind].rates)
-        nodes = self.paying(rates, prices)
-        return Offer(tree, nodes, sum(rates[node] for node in nodes))
-
-    def paying(self, rates: list[float], prices: StepPrices) -> list[int]:
-        """Nodes worth verifying: exactly where the request is alone, by the price of a row beside others."""
-        if len(self.seats) > 1:
-            return worthwhile(rates, self.values.row_price if self.values else 0.0)
-        count, _ = best_count(rates, prices.step)
-        return sorted(ranked_nodes(rates)[:count])
+            seat.known.charge(seat.place, seconds / len(group) / self.prices.token)
 
     def trimmed(self, seat: Seat, tree: DraftTree, prices: StepPrices) -> DraftTree:
         """The nodes of a fresh draft that pay; all of one whose drafter does not say, or that was sampled."""
         if seat.known.fixed or tree.chances is None or tree.laws is not None or tree.probes or not len(tree):
             return tree
         rates = path_rates(tree, seat.known.chances[seat.known.ways[seat.place].kind].rates)
-        nodes = self.paying(rates, prices)
+        nodes = paying(rates, prices.step, self.row_price)
         return tree if len(nodes) == len(tree) else tree.only(nodes)
 
     def learn(
@@ -288,17 +260,18 @@ class Policy:
         whole, steady = draft + rest, all(work.chunk == 1 for work in batch)
         self.decider.exploration.grow(whole * len(free) / len(batch), self.decider.recent)
         rows = sum(1 + len(work.tree) for work in batch)
-        if steady and (self.held_steps % 2 == 0 or rows > len(batch)):  # of plain steps every other one will do
+        if steady and self.held_steps % 2 == 0:  # every other step will do
             self.costs.saw_step(rows, len(batch), mean_context(batch), sampling(batch), rest)
         if self.experiment is not None:
             accepted = [len(seat.work.path) for seat in self.seats]
             self.decider.exploration.book(self.experiment.lost(accepted, self.values.rate, self.surplus))
         plain = self.values.prices.step(0) / self.values.requests if self.values else 0.0
         drafted = rows - len(batch)
-        row_price = self.row_seconds(drafted) / self.token_seconds if drafted and steady and self.values else 0.0
+        row_price = self.row_seconds(drafted) / self.prices.token if drafted and steady and self.prices else 0.0
+        teaches = self.held_steps % 2 == 0
         for seat in self.seats:
             if not seat.known.fixed:
-                self.learn_of(seat, row_price)
+                self.learn_of(seat, row_price, teaches)
                 self.count(seat, plain * len(seat.work.event.tokens) if steady else 0.0)
         if not steady:  # prompts are read alike with and without drafts
             for running in free:
@@ -306,14 +279,16 @@ class Policy:
 
     def row_seconds(self, drafted: int) -> float:
         """What each of so many draft nodes has cost."""
-        prices = self.values.prices
-        return (prices.step(drafted) - prices.step(0)) / drafted
+        return (self.prices.step(drafted) - self.prices.step(0)) / drafted
 
     @staticmethod
-    def learn_of(seat: Seat, row_price: float) -> None:
+    def learn_of(seat: Seat, row_price: float, teaches: bool) -> None:
+        """What one request's draft has brought; what instant ones say of themselves is checked where a step
+        `teaches`."""
         known = seat.known
         if seat.place != PLAIN:
-            known.learn(seat.place, seat.work.tree, seat.work.path, seat.depth)
+            if teaches or not known.ways[seat.place].instant:
+                known.learn(seat.place, seat.work.tree, seat.work.path, seat.depth)
             known.charge(seat.place, row_price * len(seat.work.tree) - len(seat.work.path))
         if known.deepest and (known.steps < SURE_FIRST or known.steps % SURE_EVERY == 0):
             known.saw_sureness(sureness(seat.work.logits[LOGITS_ROOT]))
@@ -342,10 +317,14 @@ class Policy:
             "experiments": exploration.tries,
         }
 
-    def prices(self, batch: list[Work]) -> StepPrices:
+    def prices_of(self, batch: list[Work], held: bool) -> StepPrices:
+        """What the step costs; as in the one before where the decision stands and no prompt is read beside it."""
+        rows = sum(work.chunk for work in batch)
+        if held and self.prices is not None and (self.prices.base_rows, self.prices.requests) == (rows, len(batch)):
+            return self.prices
         return StepPrices(
             self.costs,
-            base_rows=sum(work.chunk for work in batch),
+            base_rows=rows,
             requests=len(batch),
             context=mean_context(batch),
             sampled=sampling(batch),

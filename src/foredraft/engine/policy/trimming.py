@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from foredraft.core.draft_tree import ROOT, DraftTree
 
-SMALL = 4  # counts up to this one, and its multiples, are tried
+SMALL = STRIDE = 4
 
 Rates = Callable[[DraftTree], list[float]]  # how often each node of a tree is accepted once its parent is
 
@@ -18,26 +18,31 @@ def path_rates(tree: DraftTree, rates_of: Rates) -> list[float]:
     return rates
 
 
-def ranked_nodes(rates: list[float]) -> list[int]:
-    """Nodes by falling path rate, a parent always before its children."""
-    return sorted(range(len(rates)), key=lambda node: (-rates[node], node))
-
-
 def worthwhile(rates: list[float], row_price: float) -> list[int]:
     """Nodes whose chance is worth a row, in ascending order: each with its parent, which is never less likely."""
     return [node for node, rate in enumerate(rates) if rate > row_price]
 
 
-def best_count(rates: list[float], seconds: Callable[[int], float]) -> tuple[int, float]:
-    """How many of the likeliest nodes make (1 + their chances) / seconds(count) largest, and their chances' sum.
+def best_nodes(
+    rates: list[float], seconds: Callable[[int], float], *, sure: float = 1.0, stride: int = STRIDE
+) -> list[int]:
+    """Those of the likeliest nodes that make (`sure` tokens + their chances) / seconds(their number) largest, [N]
+    indices in ascending order, each with its parent.
 
-    Large counts are tried in steps: this runs in every step.
+    Numbers beyond `SMALL` are tried in strides: this runs in every step.
     """
-    best, best_gain, top, gain = 0, 0.0, 1.0 / seconds(0), 0.0
-    for count, rate in enumerate(sorted(rates, reverse=True), start=1):
-        gain += rate
-        if count <= SMALL or count % SMALL == 0 or count == len(rates):
-            speed = (1.0 + gain) / seconds(count)
+    ranked = sorted(range(len(rates)), key=rates.__getitem__, reverse=True)  # of equals the parent stays first
+    best, top, tokens = 0, sure / seconds(0), sure
+    for count, node in enumerate(ranked, start=1):
+        tokens += rates[node]
+        if count <= SMALL or count % stride == 0 or count == len(ranked):
+            speed = tokens / seconds(count)
             if speed > top:
-                best, best_gain, top = count, gain, speed
-    return best, best_gain
+                best, top = count, speed
+    return sorted(ranked[:best])
+
+
+def paying(rates: list[float], seconds: Callable[[int], float], row_price: float | None) -> list[int]:
+    """Nodes of one request's draft worth verifying: by the price of a row in tokens, or exactly where the request is
+    alone and there is none."""
+    return best_nodes(rates, seconds) if row_price is None else worthwhile(rates, row_price)
