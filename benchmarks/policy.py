@@ -71,6 +71,7 @@ def main(
     concurrencies: Annotated[tuple[int, ...], Many] = (1, 4, 16),
     temperatures: Annotated[tuple[float, ...], Many] = (0.0, 1.0),
     prompts: int = 4,
+    longest_prompt: int = 256,
     max_new_tokens: int = 96,
     ignore_eos: bool = False,
     rounds: int = 2,
@@ -92,13 +93,19 @@ def main(
             later one comes again.
         concurrencies: Requests in flight.
         prompts: Least requests of a cell; one with more in flight has as many as those.
+        longest_prompt: Tokens beyond which a prompt is left out: reading it would be most of a short request's time.
         ignore_eos: Write on to max_new_tokens past the end of text.
         cache_tokens: Cache slots of each engine.
         markdown: File for the tables as markdown.
     """
     named, changes = names_in(contestants), changes_in(settings)
     sampling = SamplingParams(max_new_tokens=max_new_tokens, seed=seed, ignore_eos=ignore_eos)
-    check(names_in(workloads), concurrencies, temperatures, {"--rounds": rounds, "--prompts": prompts})
+    check(
+        names_in(workloads),
+        concurrencies,
+        temperatures,
+        {"--rounds": rounds, "--prompts": prompts, "--longest-prompt": longest_prompt},
+    )
     chosen = settings_of(named, changes, draft_model)
     configs, most = configs_of(chosen), max(concurrencies)
     place = {"dtype": dtype, "device": device, "threads": threads, "cache_tokens": cache_tokens}
@@ -108,12 +115,19 @@ def main(
 
     engines, left_out = make_engines(configs, load)
     refuse_named(left_out, [*named, *changes])
-    texts = texts_of(engines[PLAIN], names_in(workloads), prompts_dir, max_new_tokens)
+    texts = texts_of(engines[PLAIN], names_in(workloads), prompts_dir, longest_prompt, max_new_tokens)
     require_room(engines, texts, sampling, most)
     about = provenance() | place | circumstances(engines[PLAIN], texts)
     about |= {"target": target, "draft_model": draft_model, "max_new_tokens": max_new_tokens, "ignore_eos": ignore_eos}
     about |= {"prompts_by_workload": {name: len(its) for name, its in texts.items()}}
-    about |= {"seed": seed, "rounds": rounds, "prompts": prompts, "warm_up": WARM_UP, "left_out": left_out}
+    about |= {
+        "seed": seed,
+        "rounds": rounds,
+        "prompts": prompts,
+        "longest_prompt": longest_prompt,
+        "warm_up": WARM_UP,
+        "left_out": left_out,
+    }
     about |= {"contestants": {name: chosen[name] for name in engines}}
     cells = sweeps([name for name in texts if name != WARM_UP], concurrencies, temperatures)
     warm_up(engines, texts[WARM_UP], cells, sampling)
@@ -141,12 +155,18 @@ def check(
         whole(name, count, 1)
 
 
-def texts_of(engine: Engine, workloads: list[str], folder: Path | None, new: int) -> dict[str, list[list[int]]]:
-    """Prompts of the workloads and of the warm-up. Raises `ConfigError` where none leaves room for the answer."""
-    texts = token_prompts(engine, collect([*workloads, WARM_UP], folder), MOST_PROMPTS, new)
+def texts_of(
+    engine: Engine, workloads: list[str], folder: Path | None, longest: int, new: int
+) -> dict[str, list[list[int]]]:
+    """Prompts of the workloads and of the warm-up, none longer than `longest` tokens. Raises `ConfigError` where none
+    leaves room for the answer."""
+    fitting = token_prompts(engine, collect([*workloads, WARM_UP], folder), MOST_PROMPTS, new)
+    short = {name: [prompt for prompt in its if len(prompt) <= longest] for name, its in fitting.items()}
+    texts = {name: its for name, its in short.items() if its}
     require(
         WARM_UP in texts and len(texts) > 1,
-        f"--max-new-tokens is {new}; prompts and answers must fit a context of {engine.target.context_length}",
+        f"--max-new-tokens is {new} and --longest-prompt {longest}; prompts must be that short, and with their answers "
+        f"fit a context of {engine.target.context_length}",
     )
     return texts
 
