@@ -217,6 +217,20 @@ def test_costs_follow_what_steps_take():
     assert costs.step_seconds(1, 1, 0, False) < 3.0
 
 
+def test_plain_steps_get_no_dearer_by_being_rare():
+    table = StepCosts(forwards=(ForwardCost(rows=1, requests=1, context=0, seconds=1.0),), drafts={})
+    costs = LiveCosts(table)
+    for _ in range(20):
+        costs.saw_step(1, 1, 0, False, 1.1)
+    for _ in range(300):
+        costs.saw_step(9, 1, 0, False, 1.8)  # verifying takes more than its forward
+    assert costs.step_seconds(1, 1, 0, False) == pytest.approx(1.1, rel=0.05)
+    assert costs.step_seconds(9, 1, 0, False) == pytest.approx(1.8, rel=0.05)
+    for _ in range(60):
+        costs.saw_step(9, 1, 0, False, 3.6)  # a busy neighbour
+    assert costs.step_seconds(1, 1, 0, False) > 1.8
+
+
 def test_where_nothing_is_measured_what_steps_took_stands_in():
     assert rough_costs(SpeculationStatistics(rounds=4, verify_seconds=2.0)).forward_seconds(1, 1, 0) == 0.5
     assert rough_costs(SpeculationStatistics()).forward_seconds(1, 1, 0) > 0

@@ -8,6 +8,8 @@ from foredraft.core.recent import Recent
 from foredraft.engine.step_costs import ForwardCost, StepCosts
 
 FOLLOW = 0.1  # weight of a new observation
+OWN_FOLLOW = 0.03  # and for what is special to one size: most of what changes is how busy the machine is
+NEW = 3  # observations before which a size says nothing of the machine
 SETTLED = 1.0  # observations after which a cell speaks for itself
 FORGET = 0.998  # what a cell's observations are worth after each step without another: the machine was busy then
 KEPT_DRIFTS = 1024  # labels and sizes of drafter calls; requests may ask for more than memory can hold
@@ -23,15 +25,16 @@ class Drift:
     factor: float = 1.0
     seen: float = 0.0
 
-    def follow(self, ratio: float) -> None:
+    def follow(self, ratio: float, least: float = FOLLOW, prior: float = 1.0) -> None:
+        """Take in an observation, with a weight of `least` at least; what was believed before any was worth `prior`."""
         ratio = min(max(ratio, self.factor / WILDEST), self.factor * WILDEST)
         self.seen += 1.0
-        self.factor += (ratio - self.factor) * max(FOLLOW, 1.0 / (self.seen + 1.0))
+        self.factor += (ratio - self.factor) * max(least, 1.0 / (self.seen + prior))
 
 
 @dataclass(slots=True)
 class Cell(Drift):
-    """Steps of about the same size, compared to what all steps of their kind take by then.
+    """Steps of about the same size, compared to what all steps of their kind take.
 
     Attributes:
         rows: What they have on average.
@@ -113,10 +116,13 @@ class LiveCosts:
     def saw_step(self, rows: int, requests: int, context: float, sampled: bool, seconds: float) -> None:
         ratio = seconds / self.table.forward_seconds(rows, requests, context)
         whole = self.whole[sampled]
-        whole.follow(ratio)
         cells = self.cells.setdefault((size_class(requests), sampled, rows > requests), {})
         cell = cells.setdefault(size_class(rows), Cell(rows=rows))
-        cell.follow(ratio / whole.factor)
+        # What is special to a size is no news of the machine: else plain steps, unseen for a while, would be believed
+        # to have become dearer only because all steps are of a dearer size now.
+        if cell.seen >= NEW or whole.seen < NEW:
+            whole.follow(ratio / cell.factor, prior=0.0)
+        cell.follow(ratio / whole.factor, OWN_FOLLOW)
         cell.rows += FOLLOW * (rows - cell.rows)
         self.steps += 1
         cell.last = self.steps
