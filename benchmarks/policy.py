@@ -3,7 +3,7 @@
     python benchmarks/policy.py --output docs/results/policy-cpu.json
 
 A cell is a workload, a number of requests in flight and a temperature. Every contestant writes the same requests of a
-cell, a closed loop until all are done, and takes turns with the others cell by cell, a different one first each time.
+cell, as many at a time as are in flight, and takes turns with the others after each time, a different one first.
 Each keeps one engine through the run, so `auto` learns as it would in a server. Three verdicts: `auto` is close to the
 best fixed setting in every cell, hardly slower than plain decoding in any, and faster than each single setting over all
 cells together. In fp32 a contestant that writes another text than plain decoding fails the run.
@@ -92,7 +92,7 @@ def main(
         prompts_dir: Folder of Spec-Bench-format .jsonl files, whose prompts join our own: the more there are, the
             later one comes again.
         concurrencies: Requests in flight.
-        prompts: Least requests of a cell; one with more in flight has as many as those.
+        prompts: Least requests of a cell.
         longest_prompt: Tokens beyond which a prompt is left out: reading it would be most of a short request's time.
         ignore_eos: Write on to max_new_tokens past the end of text.
         cache_tokens: Cache slots of each engine.

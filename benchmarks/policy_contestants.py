@@ -1,4 +1,4 @@
-"""Who takes part in the benchmark of the policy, and how each writes a cell: a closed loop of requests."""
+"""Who takes part in the benchmark of the policy, and how each writes a cell."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -121,7 +121,7 @@ class Turn:
     Attributes:
         cell, round: Which.
         seed: Of its first request; request i has seed + i.
-        order: The contestants as they took their turns.
+        order: The contestants as they took their first turns.
         requests: How many each wrote.
         samples: By contestant.
     """
@@ -139,8 +139,8 @@ class Turn:
 
 
 def requests_in(cell: Cell, least: int) -> int:
-    """Requests of a cell: enough to fill its concurrency."""
-    return max(cell.concurrency, least)
+    """Requests of a cell: as many as fill its concurrency over and over until there are enough."""
+    return -(-least // cell.concurrency) * cell.concurrency
 
 
 def requests_of(
@@ -156,7 +156,7 @@ def requests_of(
 def write_cell(
     engine: Engine, concurrency: int, prompts: list[list[int]], sampling: list[SamplingParams]
 ) -> tuple[float, list[RequestOutput]]:
-    """Seconds and outputs of a closed loop: the next request starts when one of `concurrency` ends."""
+    """Seconds and outputs of requests, `concurrency` of them in flight."""
     engine.scheduler.max_batch = concurrency
     start = perf_counter()
     outputs = engine.generate(prompts, sampling)
@@ -174,13 +174,22 @@ def take_turn(
     number: int,
     position: int,
 ) -> Turn:
-    """Everybody writes the cell once; who begins moves on with the round's number and the position in it."""
+    """Everybody writes the cell once, in turns of as many requests as are in flight: what disturbs the machine for a
+    second then meets all alike. Who begins moves on with the round's number, the position in it, and every turn."""
     texts, params = requests_of(prompts, requests, replace(sampling, temperature=cell.temperature), first)
-    order = rotated(list(engines), number + position)
-    written = {name: write_cell(engines[name], cell.concurrency, texts, params) for name in order}
-    plain = [output.token_ids for output in written[PLAIN][1]]
-    samples = {name: sample_of(*written[name], plain) for name in engines}
-    return Turn(cell=cell, round=number, seed=params[0].seed, order=tuple(order), requests=requests, samples=samples)
+    orders = [rotated(list(engines), number + position + turn) for turn in range(requests // cell.concurrency)]
+    seconds, outputs = Counter[str](), {name: [] for name in engines}
+    for turn, order in enumerate(orders):
+        part = slice(turn * cell.concurrency, (turn + 1) * cell.concurrency)
+        for name in order:
+            taken, written = write_cell(engines[name], cell.concurrency, texts[part], params[part])
+            seconds[name] += taken
+            outputs[name] += written
+    plain = [output.token_ids for output in outputs[PLAIN]]
+    samples = {name: sample_of(seconds[name], outputs[name], plain) for name in engines}
+    return Turn(
+        cell=cell, round=number, seed=params[0].seed, order=tuple(orders[0]), requests=requests, samples=samples
+    )
 
 
 def sample_of(seconds: float, outputs: Sequence[RequestOutput], plain: Sequence[list[int]]) -> Sample:

@@ -209,15 +209,14 @@ def test_turns_rotate_and_share_prompts_and_seeds(model):
     assert [one.requests for one in turns[:8]] == [2, 2, 2, 2, 3, 3, 3, 3]
     seeds = [params.seed for _, sampling in asked[PLAIN] for params in sampling]
     assert seeds == list(range(7, 7 + 40))
-    of_code = [
-        prompt
-        for (prompts, _), turn in zip(asked[PLAIN], turns, strict=True)
-        for prompt in prompts * (turn.cell.workload == "code")
-    ]
+    assert [len(prompts) for prompts, _ in asked[PLAIN][:9]] == [1] * 8 + [3]  # as many at a time as are in flight
+    written = iter([prompt for prompts, _ in asked[PLAIN] for prompt in prompts])
+    by_turn = [[next(written) for _ in range(one.requests)] for one in turns]
+    of_code = [prompt for one, its in zip(turns, by_turn, strict=True) if one.cell.workload == "code" for prompt in its]
     known = PROMPTS["code"]
     assert of_code == [known[place % len(known)] for place in range(len(of_code))]  # none again before all others
-    prompts, of_chat = asked[PLAIN][1]
-    assert prompts == PROMPTS["chat"] * 2 and [params.temperature for params in of_chat] == [0.0, 0.0]
+    assert by_turn[1] == PROMPTS["chat"] * 2
+    assert [params.temperature for _, its in asked[PLAIN][:8] for params in its] == [0.0] * 4 + [1.0] * 4
     assert not any(sample.unlike_plain for one in turns for sample in one.samples.values())
 
 
