@@ -28,6 +28,7 @@ FOREDRAFT: dict[str, dict] = {
     "draft model 3": MODEL | {"num_speculative_tokens": 3},
     "draft model 5": MODEL | {"num_speculative_tokens": 5, "draft_confidence_threshold": 0.4},
     "draft model tree 16": MODEL | {"num_speculative_tokens": 4, "tree_size": 16, "tree_width": 3},
+    "auto": {"method": "auto", "suffix_decoding_max_cached_requests": 0},
 }
 # The assistant keeps transformers' own defaults: up to 20 tokens, stopped early when it is unsure.
 TRANSFORMERS: dict[str, dict] = {

@@ -1,6 +1,8 @@
 #include "bind.hpp"
 
 NB_MODULE(_native, m) {
+    // A traceback that ends the process holds models to the last: no news to somebody who reads an error.
+    nanobind::set_leak_warnings(false);
     foredraft::bind_machine(m);
     foredraft::bind_program(m);
     foredraft::bind_choice(m);
