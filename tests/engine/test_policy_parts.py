@@ -1,6 +1,7 @@
 """The policy's parts by hand-made examples."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -335,3 +336,29 @@ def test_instant_drafts_are_cut_to_what_pays_beside_everybodys():
     dear = Prices(flat=8)
     dear.step = lambda rows: 3.0 if rows else 1.0
     assert policy.cut_together(plans, dear) == [Plan(None, 0, 0, 0, 0), NOTHING]
+
+
+def test_a_decision_stands_for_mostly_the_same_requests():
+    policy = Policy(draft_rows=8)
+    policy.held, policy.hold_steps = set(range(8)), 5
+
+    def holds(*ids: int) -> bool:
+        policy.seats = [SimpleNamespace(id=id) for id in ids]
+        return policy.holds()
+
+    assert holds(*range(8)) and holds(*range(1, 7), 8, 9) and not holds(*range(5)) and not holds(*range(4, 12))
+    policy.held = {1}
+    assert holds(1) and not holds(1, 2)  # and not beyond its steps
+    policy.held_steps, policy.held = 0, {1, 2}
+    assert not holds(1)  # rows of a request alone are priced in another way
+
+
+def test_who_comes_between_decisions():
+    fixed = RequestPolicy([Way("f", "f", "f", 3, 3)], Past(), 0, fixed=True)
+    assert fixed.base.place == 0 and fixed.base.fixed
+    free = RequestPolicy([Way("s", "s", "s", 3, 3, instant=True), Way("d", "d", "d", 3, 3)], Past(), 0)
+    assert free.base is NOTHING and free.standing is None
+    free.settle({"s": 0.5})
+    assert free.standing == [0]  # nothing is known of it yet
+    free.settle({"s": 1.5})
+    assert free.standing == []

@@ -21,24 +21,26 @@ class InstantDrafts:
 
     Attributes:
         prices: Tokens that asking for one request costs, by way to draft.
-        standing: Who goes on being asked until the next decision: by label the numbers of seats, and their ways.
     """
 
     prices: dict[str, float] = field(default_factory=dict)
-    standing: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
 
     def ask(self, seats: Sequence[Seat], prices: StepPrices, row_price: float | None) -> None:
         """Let instant ways draft for those to whom that has been worth its time, or who have not tried for long."""
         for label, group in grouped(seats).items():
             price = self.prices.get(label, 0.0)
-            orders = [(seats[number], place) for number, place in group if seats[number].asks(place, price)]
-            self.take(label, orders, prices, row_price)
+            self.take(label, [(seat, place) for seat, place in group if seat.asks(place, price)], prices, row_price)
 
     def ask_again(self, seats: Sequence[Seat], prices: StepPrices, row_price: float | None) -> None:
-        """As `ask` for the same seats in the steps after: those go on that have paid."""
-        for label, group in self.standing.items():
-            orders = [(seats[number], place) for number, place in group if seats[number].lacks(place)]
-            self.take(label, orders, prices, row_price)
+        """As `ask` in the steps after: those go on that have paid, and who has come since asks what usually pays."""
+        groups: dict[str, list[tuple[Seat, int]]] = {}
+        for seat in seats:
+            if seat.known.standing is None:
+                seat.known.settle(self.prices)
+            for place in seat.known.standing:
+                groups.setdefault(seat.known.ways[place].label, []).append((seat, place))
+        for label, group in groups.items():
+            self.take(label, [(seat, place) for seat, place in group if seat.lacks(place)], prices, row_price)
 
     def take(self, label: str, orders: Sequence[tuple[Seat, int]], prices: StepPrices, row_price: float | None) -> None:
         if not orders:
@@ -54,25 +56,21 @@ class InstantDrafts:
 
     def settle(self, seats: Sequence[Seat], prices: StepPrices, values: Values) -> None:
         """After a decision: note what the drafts were worth by its values, what asking costs, and who goes on."""
+        # A request's share of a call holds everybody up: 1 / n of its seconds, in which n requests would write.
+        labels = {way.label for seat in seats for way in seat.known.ways if way.instant}
+        self.prices = {label: ASK_FACTOR * prices.draft(label, len(seats)) / prices.step(0) for label in labels}
         for seat in seats:
             seat.judge(values)
-        groups = grouped(seats)
-        # A request's share of a call holds everybody up: 1 / n of its seconds, in which n requests would write.
-        self.prices = {label: ASK_FACTOR * prices.draft(label, len(seats)) / prices.step(0) for label in groups}
-        paid = {
-            label: [(number, place) for number, place in group if seats[number].known.worth_of(place) > price]
-            for (label, group), price in zip(groups.items(), self.prices.values(), strict=True)
-        }
-        self.standing = {label: group for label, group in paid.items() if group}
+            seat.known.settle(self.prices)
 
 
-def grouped(seats: Sequence[Seat]) -> dict[str, list[tuple[int, int]]]:
-    """By label the numbers of the seats that have such an instant way, and which of their ways it is."""
-    groups: dict[str, list[tuple[int, int]]] = {}
-    for number, seat in enumerate(seats):
+def grouped(seats: Sequence[Seat]) -> dict[str, list[tuple[Seat, int]]]:
+    """By label the seats that have such an instant way, and which of their ways it is."""
+    groups: dict[str, list[tuple[Seat, int]]] = {}
+    for seat in seats:
         if seat.depth > 0 and not seat.known.fixed:
             for place in seat.known.instant:
-                groups.setdefault(seat.known.ways[place].label, []).append((number, place))
+                groups.setdefault(seat.known.ways[place].label, []).append((seat, place))
     return groups
 
 

@@ -32,6 +32,7 @@ MANY = 8  # requests
 DECIDING, DECIDING_EACH = 1e-4, 4e-5  # seconds that a decision takes, and more for each request
 DECIDING_SHARE = 0.02  # of the time that deciding may take: where steps are short, decisions stand for longer
 HOLD_MOST = 16
+SAME_SHARE = 0.75  # of the requests that must have been there when it was made
 SURE_FIRST, SURE_EVERY = 4, 16  # how sure the target is is looked at in so many first steps, then every so many
 LOGITS_ROOT = 0  # the root's row
 
@@ -67,7 +68,7 @@ class Policy:
         self.values: Values | None = None
         self.experiment: Experiment | None = None
         self.nobody_drafts = False
-        self.held: list[int] | None = None
+        self.held: set[int] = set()
         self.held_steps, self.hold_steps = 0, HOLD_STEPS
         self.instant = InstantDrafts()
         self.surplus = 0.0
@@ -107,7 +108,7 @@ class Policy:
         deciding = [work for work in batch if work.decides]
         self.seats = [Seat(work, self.requests[work.running.request.id], depth_of(work)) for work in deciding]
         if all(seat.known.fixed for seat in self.seats):
-            self.experiment, self.values, self.held, self.prices = None, None, None, None
+            self.experiment, self.values, self.held, self.prices = None, None, set(), None
             for seat in self.seats:
                 seat.place = 0
             self.place(self.proposed(self.seats), pool)
@@ -170,11 +171,14 @@ class Policy:
         self.place([(seat, offer.kept) for seat, offer in taken], pool)
 
     def holds(self) -> bool:
-        """Whether what was decided before still stands, for the same requests and a few steps: acceptance moves
-        slowly, and deciding takes time."""
+        """Whether what was decided before still stands, a few steps later and for mostly the same requests: acceptance
+        moves slowly, and deciding takes time. Who has come since drafts nothing but what instant drafts bring."""
         self.held_steps += 1
         self.experiment, self.surplus = None, 0.0
-        return self.held_steps <= self.hold_steps and self.held == [seat.id for seat in self.seats]
+        if self.held_steps > self.hold_steps or (len(self.held) == 1) != (len(self.seats) == 1):
+            return False
+        known = sum(seat.id in self.held for seat in self.seats)
+        return known >= SAME_SHARE * max(len(self.seats), len(self.held))
 
     def decide(self, prices: StepPrices) -> None:
         """Choose a way for every request, as if there were no instant drafts."""
@@ -185,8 +189,8 @@ class Policy:
         for seat, plan in zip(self.seats, decision.chosen, strict=True):
             seat.known.base = plan
         self.nobody_drafts = self.experiment is None and not any(plan.rows for plan in decision.chosen)
-        ids = [seat.id for seat in self.seats]
-        if ids != self.held:
+        ids = {seat.id for seat in self.seats}
+        if ids.isdisjoint(self.held):
             self.decider.renew()
         self.held, self.held_steps, self.hold_steps = ids, 0, hold_for(len(ids), prices.step(0))
 

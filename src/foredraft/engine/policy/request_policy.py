@@ -1,6 +1,6 @@
 """What the policy knows of one request: the ways to draft for it and how they have done."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
@@ -29,6 +29,7 @@ class RequestPolicy:
         chances: Acceptance by stated chance, by kind.
         rows: Nodes each way has brought to verification lately, by way.
         worth: Tokens that asking an instant way has lately been worth, by way.
+        standing: Instant ways that go on being asked until the next decision; none before the first.
         gains: Accepted tokens that an instant way has lately expected of its drafts, by way.
         asked, patience: The step an instant way was last asked in, and steps until the next where it does not pay.
         sure: How sure the target has lately been of its next token, 0 to 1; none before it has chosen any.
@@ -37,7 +38,7 @@ class RequestPolicy:
         instant: Ways that are.
         called: Drafters that have been asked.
         saved: Tokens that each drafter has brought, less those that its time and rows have cost.
-        base: The best plan but for instant drafts, as last decided.
+        base: The best plan but for instant drafts, as last decided; the only one where nothing is to be chosen.
         fixed: Whether there is nothing to choose: its first way serves every step.
         plans: Drafting nothing, and every way that is not instant, at its full depth.
         deepest: Longest path of any of them; 0 where all ways are instant.
@@ -52,6 +53,7 @@ class RequestPolicy:
     chances: dict[str, ChanceAcceptance] = field(default_factory=dict)
     rows: dict[int, float] = field(default_factory=dict)
     worth: dict[int, float] = field(default_factory=dict)
+    standing: list[int] | None = None
     gains: dict[int, float] = field(default_factory=dict)
     asked: dict[int, int] = field(default_factory=dict)
     patience: dict[int, int] = field(default_factory=dict)
@@ -72,6 +74,8 @@ class RequestPolicy:
         slow = [place for place, way in enumerate(self.ways) if not way.instant]
         self.deepest = max((self.ways[place].depth for place in slow), default=0)
         self.plans = [NOTHING, *(self.plan(place, self.ways[place].depth) for place in slow)]
+        if self.fixed:
+            self.base = self.plan(0, self.ways[0].depth)
 
     def menu(self, depth: int) -> list[Plan]:
         """Plans of the ways that are not instant, none deeper than `depth`, and the plan of drafting nothing."""
@@ -114,6 +118,11 @@ class RequestPolicy:
             return False
         self.patience[place] = min(2 * patience, ASK_LAST)
         return True
+
+    def settle(self, prices: Mapping[str, float]) -> None:
+        """Go on with those instant ways that have been worth what asking them costs, by label, in tokens."""
+        instant = () if self.fixed else self.instant
+        self.standing = [place for place in instant if self.worth_of(place) > prices.get(self.ways[place].label, 0.0)]
 
     def worth_of(self, place: int) -> float:
         usual = self.past.worths.get((self.temperature_class, self.ways[place].kind), 1.0)
