@@ -51,7 +51,6 @@ class Policy:
         seats: The deciding requests of the current step.
         values, experiment: By what plans are compared since the last decision, and what the current step tries.
         held, held_steps, hold_steps: Requests of the last decision, steps since, and further steps it stands for.
-        nobody_drafts: Whether the last decision was that.
         instant: Asks for drafts that are looked at before anything is decided.
         surplus: Seconds that first drafts of this step took beyond what was expected.
         prices: What the current step costs; none where nobody leaves a choice.
@@ -67,7 +66,6 @@ class Policy:
         self.seats: list[Seat] = []
         self.values: Values | None = None
         self.experiment: Experiment | None = None
-        self.nobody_drafts = False
         self.held: set[int] = set()
         self.held_steps, self.hold_steps = 0, HOLD_STEPS
         self.instant = InstantDrafts()
@@ -121,7 +119,7 @@ class Policy:
         self.prices = prices = self.prices_of(batch, held)
         if held:
             self.instant.ask_again(self.seats, prices, self.row_price)
-            if self.nobody_drafts and not any(seat.offers for seat in self.seats):
+            if not any(seat.offers or seat.known.base.rows for seat in self.seats):
                 return
             plans = [seat.best(self.values) if seat.offers else seat.known.base for seat in self.seats]
         else:
@@ -188,7 +186,6 @@ class Policy:
         self.values, self.experiment = decision.values, decision.experiment
         for seat, plan in zip(self.seats, decision.chosen, strict=True):
             seat.known.base = plan
-        self.nobody_drafts = self.experiment is None and not any(plan.rows for plan in decision.chosen)
         ids = {seat.id for seat in self.seats}
         if ids.isdisjoint(self.held):
             self.decider.renew()
