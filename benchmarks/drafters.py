@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated
 
 import torch
+from command_line import run_command
 from cyclopts import App, Parameter
 from drafter_contestants import configs_of, make_contestants
 from drafter_markdown import as_markdown
@@ -180,4 +181,4 @@ def verdict(report: Report, dtype: str) -> int:
 
 
 if __name__ == "__main__":
-    app()
+    sys.exit(run_command(app, None))

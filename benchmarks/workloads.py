@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from itertools import chain, zip_longest
 from pathlib import Path
 
+from foredraft.core.errors import require
+
 CODE_TASKS = [
     "Write a Python function that returns the n-th Fibonacci number without recursion.",
     "Write a Python function that counts how often each word occurs in a text file.",
@@ -285,13 +287,13 @@ def suite(names: list[str], folder: Path | None) -> dict[str, list[str]]:
 
 
 def require_questions(folder: Path | None) -> None:
-    if folder is not None and not list(folder.glob("*.jsonl")):
-        raise SystemExit(f"no .jsonl files in {folder}; give a folder of questions in Spec-Bench's format")
+    """Raises `ConfigError` for a folder without any."""
+    found = folder is None or bool(list(folder.glob("*.jsonl")))
+    require(found, f"no .jsonl files in {folder}; give a folder of questions in Spec-Bench's format")
 
 
 def chosen(names: list[str], known: list[str]) -> list[str]:
-    """`names`, or all that are known where none is given."""
+    """`names`, or all that are known where none is given. Raises `ConfigError` for others."""
     unknown = [name for name in names if name not in known]
-    if unknown:
-        raise SystemExit(f"no prompts for {', '.join(unknown)}; there are {', '.join(known)}")
+    require(not unknown, f"no prompts for {', '.join(unknown)}; there are {', '.join(known)}")
     return names or known

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from workloads import CATEGORIES, SPEC_BENCH, collect, own_prompts, suite
 
+from foredraft import ConfigError
+
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "prompts"
 JUDGED = ["code", "json", "maths", "reasoning"]
 
@@ -50,9 +52,9 @@ def test_collect_still_mixes_both(folder):
 
 
 def test_unknown_workloads_and_empty_folders_are_refused(tmp_path):
-    with pytest.raises(SystemExit, match="no prompts for cooking; there are code"):
+    with pytest.raises(ConfigError, match="no prompts for cooking; there are code"):
         suite(["cooking"], None)
-    with pytest.raises(SystemExit, match="no .jsonl files"):
+    with pytest.raises(ConfigError, match="no .jsonl files"):
         suite([], tmp_path)
 
 
