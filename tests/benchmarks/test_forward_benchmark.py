@@ -12,7 +12,6 @@ from pathlib import Path
 import forward_models
 import forward_shapes
 import forward_turns
-import forward_worker
 import numpy as np
 import pytest
 import torch
@@ -311,14 +310,11 @@ def test_gguf_holds_what_was_stored(models, tmp_path):
 
 
 @pytest.fixture
-def double(tmp_path, monkeypatch):
+def double(entrant_of):
     """Makes entrants whose answers are made up."""
-    script = tmp_path / "double.py"
-    script.write_text(DOUBLE)
-    monkeypatch.setenv("PYTHONPATH", str(Path(forward_worker.__file__).parent))
 
     def make(name: str, mistake: str = "") -> Entrant:
-        return Entrant(name=name, command=[sys.executable, str(script), name, mistake], model=HUGGING_FACE)
+        return entrant_of(DOUBLE, name, name, mistake)
 
     return make
 

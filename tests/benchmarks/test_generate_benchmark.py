@@ -7,7 +7,6 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import generate
-import line_worker
 import numpy as np
 import pytest
 import torch
@@ -61,14 +60,11 @@ Double().serve()
 
 
 @pytest.fixture
-def double(tmp_path, monkeypatch):
+def double(entrant_of):
     """Makes a peer whose texts are made up, and whose contestants fail that end in `mistake`."""
-    script = tmp_path / "double.py"
-    script.write_text(DOUBLE)
-    monkeypatch.setenv("PYTHONPATH", str(Path(line_worker.__file__).parent))
 
     def make(name: str, mistake: str = "") -> Entrant:
-        return Entrant(name=name, command=[sys.executable, str(script), mistake], model=HUGGING_FACE)
+        return entrant_of(DOUBLE, name, mistake)
 
     return make
 

@@ -3,6 +3,7 @@
 import os
 import threading
 import weakref
+from collections.abc import Callable, Iterable
 
 import foredraft_native as native
 import torch
@@ -19,6 +20,15 @@ def decoders(count: int, threads: int) -> list[SmallDecoder]:
     ]
 
 
+def at_once(work: Callable[..., None], arguments: Iterable[tuple]) -> None:
+    """Do some work in a Python thread for each of `arguments`, and wait until all is done."""
+    workers = [threading.Thread(target=work, args=own) for own in arguments]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+
+
 def test_programs_of_several_python_threads_share_a_pool():
     several = decoders(4, threads=3)
     wanted = [decoder.run(text(TOKENS))[0] for decoder in several]
@@ -29,11 +39,7 @@ def test_programs_of_several_python_threads_share_a_pool():
             if not torch.equal(decoder.run(text(TOKENS))[0], logits):
                 faults.append(decoder)
 
-    workers = [threading.Thread(target=work, args=pair) for pair in zip(several, wanted, strict=True)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
+    at_once(work, zip(several, wanted, strict=True))
     assert not faults
 
 
@@ -48,11 +54,7 @@ def test_several_python_threads_share_a_program():
             if not torch.equal(decoder.run(text(TOKENS[:count]))[0], wanted[count]):
                 faults.append(count)
 
-    workers = [threading.Thread(target=work, args=(count,)) for count in wanted]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
+    at_once(work, ((count,) for count in wanted))
     assert not faults
 
 

@@ -1,6 +1,6 @@
 """Drafts that are looked at before anything is decided: they take microseconds to make, and are often empty."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 
@@ -10,7 +10,7 @@ from foredraft.engine.policy.acceptance import UNSEEN
 from foredraft.engine.policy.allocation import Values
 from foredraft.engine.policy.decision import StepPrices
 from foredraft.engine.policy.seat import Offer, Seat
-from foredraft.engine.policy.trimming import path_rates, paying
+from foredraft.engine.policy.trimming import paying
 
 ASK_FACTOR = 1.5  # what looking at an instant draft costs in all, in units of making it
 
@@ -27,19 +27,17 @@ class InstantDrafts:
 
     def ask(self, seats: Sequence[Seat], prices: StepPrices, row_price: float | None) -> None:
         """Let instant ways draft for those to whom that has been worth its time, or who have not tried for long."""
-        for label, group in grouped(seats).items():
+        for label, group in by_label(ways_of(seats)).items():
             price = self.prices.get(label, 0.0)
             self.take(label, [(seat, place) for seat, place in group if seat.asks(place, price)], prices, row_price)
 
     def ask_again(self, seats: Sequence[Seat], prices: StepPrices, row_price: float | None) -> None:
         """As `ask` in the steps after: those go on that have paid, and who has come since asks what usually pays."""
-        groups: dict[str, list[tuple[Seat, int]]] = {}
         for seat in seats:
             if seat.known.standing is None:
                 seat.known.settle(self.prices)
-            for place in seat.known.standing:
-                groups.setdefault(seat.known.ways[place].label, []).append((seat, place))
-        for label, group in groups.items():
+        standing = by_label((seat, place) for seat in seats for place in seat.known.standing)
+        for label, group in standing.items():
             self.take(label, [(seat, place) for seat, place in group if seat.lacks(place)], prices, row_price)
 
     def take(self, label: str, orders: Sequence[tuple[Seat, int]], prices: StepPrices, row_price: float | None) -> None:
@@ -64,13 +62,16 @@ class InstantDrafts:
             seat.known.settle(self.prices)
 
 
-def grouped(seats: Sequence[Seat]) -> dict[str, list[tuple[Seat, int]]]:
-    """By label the seats that have such an instant way, and which of their ways it is."""
+def ways_of(seats: Sequence[Seat]) -> Iterator[tuple[Seat, int]]:
+    """The seats that may be drafted for, with each of their instant ways."""
+    return ((seat, place) for seat in seats if seat.depth > 0 and not seat.known.fixed for place in seat.known.instant)
+
+
+def by_label(orders: Iterable[tuple[Seat, int]]) -> dict[str, list[tuple[Seat, int]]]:
+    """Seats and ways by what the way is called: those are asked in one call."""
     groups: dict[str, list[tuple[Seat, int]]] = {}
-    for seat in seats:
-        if seat.depth > 0 and not seat.known.fixed:
-            for place in seat.known.instant:
-                groups.setdefault(seat.known.ways[place].label, []).append((seat, place))
+    for seat, place in orders:
+        groups.setdefault(seat.known.ways[place].label, []).append((seat, place))
     return groups
 
 
@@ -78,5 +79,5 @@ def offer_of(seat: Seat, place: int, tree: DraftTree, prices: StepPrices, row_pr
     if not len(tree):
         return Offer(tree, [], [])
     tree = tree if tree.chances is not None else replace(tree, chances=[UNSEEN] * len(tree))
-    rates = path_rates(tree, seat.known.chances[seat.known.ways[place].kind].rates)
+    rates = seat.known.path_rates(place, tree)
     return Offer(tree, rates, paying(rates, prices.step, row_price))

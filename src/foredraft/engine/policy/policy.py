@@ -15,12 +15,12 @@ from foredraft.engine import step
 from foredraft.engine.policy.acceptance import Past
 from foredraft.engine.policy.allocation import NOTHING, PLAIN, Plan, Values, call_seconds, rate_of
 from foredraft.engine.policy.decision import Decider, Experiment, StepPrices, within
-from foredraft.engine.policy.instant_drafts import InstantDrafts
+from foredraft.engine.policy.instant_drafts import InstantDrafts, by_label
 from foredraft.engine.policy.live_costs import LiveCosts
 from foredraft.engine.policy.request_policy import RequestPolicy
 from foredraft.engine.policy.seat import Seat, cut, depth_of, temperature_class
 from foredraft.engine.policy.shortlist import Shortlists
-from foredraft.engine.policy.trimming import path_rates, paying
+from foredraft.engine.policy.trimming import paying
 from foredraft.engine.policy.usefulness import Usefulness
 from foredraft.engine.running import Option, Running, Work
 from foredraft.model.slot_pool import SlotPool
@@ -217,11 +217,9 @@ class Policy:
 
     def timed(self, seats: Sequence[Seat], prices: StepPrices) -> list[tuple[Seat, DraftTree]]:
         """As `proposed`, less the nodes that do not pay; one way after the other, each call's time noted."""
-        groups: dict[str, list[Seat]] = {}
-        for seat in seats:
-            groups.setdefault(seat.known.ways[seat.place].label, []).append(seat)
         drafts = []
-        for label, group in groups.items():
+        for label, orders in by_label((seat, seat.place) for seat in seats).items():
+            group = [seat for seat, _ in orders]
             start = perf_counter()
             drafts += [(seat, self.trimmed(seat, tree, prices)) for seat, tree in self.proposed(group)]
             self.saw_draft(label, group, perf_counter() - start)
@@ -243,8 +241,7 @@ class Policy:
         """The nodes of a fresh draft that pay; all of one whose drafter does not say, or that was sampled."""
         if seat.known.fixed or tree.chances is None or tree.laws is not None or tree.probes or not len(tree):
             return tree
-        rates = path_rates(tree, seat.known.chances[seat.known.ways[seat.place].kind].rates)
-        nodes = paying(rates, prices.step, self.row_price)
+        nodes = paying(seat.known.path_rates(seat.place, tree), prices.step, self.row_price)
         return tree if len(nodes) == len(tree) else tree.only(nodes)
 
     def learn(
@@ -261,7 +258,8 @@ class Policy:
         whole, steady = draft + rest, all(work.chunk == 1 for work in batch)
         self.decider.exploration.grow(whole * len(free) / len(batch), self.decider.recent)
         rows = sum(1 + len(work.tree) for work in batch)
-        if steady and self.held_steps % 2 == 0:  # every other step will do
+        teaches = self.held_steps % 2 == 0  # every other step will do
+        if steady and teaches:
             self.costs.saw_step(rows, len(batch), mean_context(batch), sampling(batch), rest)
         if self.experiment is not None:
             accepted = [len(seat.work.path) for seat in self.seats]
@@ -269,7 +267,6 @@ class Policy:
         plain = self.values.prices.step(0) / self.values.requests if self.values else 0.0
         drafted = rows - len(batch)
         row_price = self.row_seconds(drafted) / self.prices.token if drafted and steady and self.prices else 0.0
-        teaches = self.held_steps % 2 == 0
         for seat in self.seats:
             if not seat.known.fixed:
                 self.learn_of(seat, row_price, teaches)

@@ -7,6 +7,7 @@ from math import inf
 from foredraft.core.draft_tree import DraftTree
 from foredraft.engine.policy.acceptance import ChanceAcceptance, DepthAcceptance, Past
 from foredraft.engine.policy.allocation import NOTHING, PLAIN, Plan
+from foredraft.engine.policy.trimming import path_rates
 from foredraft.engine.way import Way
 
 REFRESH_EVERY = 8  # steps after which unused ways are looked at again
@@ -141,6 +142,10 @@ class RequestPolicy:
         usual = self.past.worths.get(kind, 1.0)
         self.past.worths[kind] = usual + PAST_FOLLOW * (tokens - usual)
         self.asked[place] = self.steps
+
+    def path_rates(self, place: int, tree: DraftTree) -> list[float]:
+        """How likely each node of a draft by way `place` is to be accepted together with its ancestors, [N]."""
+        return path_rates(tree, self.chances[self.ways[place].kind].rates)
 
     def charge(self, place: int, tokens: float) -> None:
         """Drafts of a way have cost the time of so many tokens, or brought them where negative."""

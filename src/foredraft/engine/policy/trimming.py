@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 from foredraft.core.draft_tree import ROOT, DraftTree
 
-SMALL = STRIDE = 4
+SMALL = 4  # numbers of nodes up to this one are tried, and then
+STRIDE = 4  # multiples of this one
 
 Rates = Callable[[DraftTree], list[float]]  # how often each node of a tree is accepted once its parent is
 
