@@ -8,5 +8,6 @@ void bind_machine(nanobind::module_ &m);
 void bind_program(nanobind::module_ &m);
 void bind_choice(nanobind::module_ &m);
 void bind_suffix(nanobind::module_ &m);
+void bind_rows(nanobind::module_ &m);
 
 }  // namespace foredraft

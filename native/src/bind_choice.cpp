@@ -1,12 +1,15 @@
 // The functions of choice.hpp for Python: tensors in, lists out, since a few tokens leave fastest as a list.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -156,20 +159,54 @@ std::vector<std::int64_t> position_keys(const std::vector<std::uint64_t> &seed_k
 using Values = std::vector<std::vector<float>>;
 using Tokens = std::vector<std::vector<std::int64_t>>;
 
-std::pair<Values, Tokens> top(nb::handle tensors, std::int64_t count, int threads, const std::string &name) {
-    const Logits logits(tensors);
-    const std::int64_t rows = std::int64_t(logits.rows.size());
-    require(count > 0 && (count <= logits.width || !rows), "k must be between 1 and the width");
-    const ChoiceKernels &kernels = kernels_called(name);
-    std::vector<Ranked> ranked(rows * count);
-    for_rows(rows, logits.width, threads,
-             [&](std::int64_t i) { kernels.top(logits.rows[i], count, ranked.data() + i * count); });
+std::pair<Values, Tokens> in_rows(const std::vector<Ranked> &ranked, std::int64_t rows, std::int64_t count) {
     std::pair<Values, Tokens> found{Values(rows), Tokens(rows)};
     for (std::int64_t i = 0; i < rows * count; i++) {
         found.first[i / count].push_back(ranked[i].value);
         found.second[i / count].push_back(ranked[i].token);
     }
     return found;
+}
+
+void require_count(std::int64_t count, const Logits &logits) {
+    require(count > 0 && (count <= logits.width || logits.rows.empty()), "k must be between 1 and the width");
+}
+
+std::pair<Values, Tokens> top(nb::handle tensors, std::int64_t count, int threads, const std::string &name) {
+    const Logits logits(tensors);
+    const std::int64_t rows = std::int64_t(logits.rows.size());
+    require_count(count, logits);
+    const ChoiceKernels &kernels = kernels_called(name);
+    std::vector<Ranked> ranked(rows * count);
+    for_rows(rows, logits.width, threads,
+             [&](std::int64_t i) { kernels.top(logits.rows[i], count, ranked.data() + i * count); });
+    return in_rows(ranked, rows, count);
+}
+
+std::tuple<Values, Tokens, std::vector<double>> drawn_top(nb::handle tensors, std::int64_t count, nb::handle divisors,
+                                                          nb::handle keys, nb::handle ids, int threads,
+                                                          const std::string &name) {
+    const Logits logits(tensors);
+    const std::int64_t rows = std::int64_t(logits.rows.size());
+    require_count(count, logits);
+    const auto over = listed<double>(divisors, rows, "every row needs a divisor");
+    const auto under = listed<std::optional<std::int64_t>>(keys, rows, "every row needs a key");
+    for (double divisor : over) require(float(divisor) > 0, "divisors must be above 0");
+    std::optional<Table> names;
+    if (!ids.is_none()) names = look_at(ids, 1, INT64, "ids must be int64");
+    require(!names || names->width == logits.width || !rows, "every column needs an id");
+    const auto *named = names ? reinterpret_cast<const std::int64_t *>(names->row(0)) : nullptr;
+    const ChoiceKernels &kernels = kernels_called(name);
+    std::vector<Ranked> ranked(rows * count);
+    std::vector<double> sums(rows);
+    for_rows(rows, logits.width, threads, [&](std::int64_t i) {
+        const std::uint64_t key = under.empty() ? 0 : std::uint64_t(under[i].value_or(0));
+        const bool noisy = !under.empty() && under[i];
+        const Perturbation by{over.empty() ? 1.0f : float(over[i]), noisy ? &key : nullptr, named};
+        sums[i] = kernels.drawn_top(logits.rows[i], by, count, ranked.data() + i * count);
+    });
+    auto [values, tokens] = in_rows(ranked, rows, count);
+    return {std::move(values), std::move(tokens), std::move(sums)};
 }
 
 std::vector<double> log_sum_exp(nb::handle tensors, int threads, const std::string &name) {
@@ -203,6 +240,11 @@ void bind_choice(nb::module_ &m) {
           "The key of each position, signed, given what its seed is hashed to, unsigned.");
     m.def("top", top, nb::arg("logits"), nb::arg("k"), nb::arg("threads") = 1, nb::arg("kernel") = "",
           "Values and ids of the k largest of each row, falling; ties by rising id.");
+    m.def("drawn_top", drawn_top, nb::arg("logits"), nb::arg("k"), nb::arg("divisors") = nb::none(),
+          nb::arg("keys") = nb::none(), nb::arg("ids") = nb::none(), nb::arg("threads") = 1, nb::arg("kernel") = "",
+          "Values and tokens of the k largest of each row of logits / divisor + noise of its key, falling, ties by "
+          "rising column, and log(sum(exp(row))), estimated where there is noise. A key may be None: no noise. `ids`, "
+          "int64 [V], are the tokens that the columns stand for.");
     m.def("log_sum_exp", log_sum_exp, nb::arg("logits"), nb::arg("threads") = 1, nb::arg("kernel") = "",
           "log(sum(exp(row))) of each row, in a fixed order.");
     m.def("choice_kernels", choice_kernel_names, "Names of the kernels that this machine can run, best first.");

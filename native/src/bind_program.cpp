@@ -84,9 +84,9 @@ void bind_program(nb::module_ &m) {
         .def("buffer", [](PyProgram &p, int width) { return p.program->buffer(width); }, "width"_a)
         .def("matrix", &add_matrix, "weight"_a, "format"_a = "same")
         .def("gated_matrix", &add_gated_matrix, "gate"_a, "up"_a, "format"_a = "same")
-        .def("matrix_of", [](PyProgram &p, const PyProgram &other, int matrix) {
-            return p.program->matrix_of(*other.program, matrix);
-        }, "other"_a, "matrix"_a)
+        .def("matrix_of", [](PyProgram &p, const PyProgram &other, int matrix, const std::string &format) {
+            return p.program->matrix_of(*other.program, matrix, int8_of(format));
+        }, "other"_a, "matrix"_a, "format"_a = "same")
         .def("rotary", [](PyProgram &p, const Tensor &frequencies, float factor) {
             return p.program->rotary(vector_of(frequencies, "frequencies"), factor);
         }, "inverse_frequencies"_a, "factor"_a = 1.0f)

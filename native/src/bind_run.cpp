@@ -131,45 +131,54 @@ void run(PyProgram &self, const PyCache *cache, const Tensor &tokens, const Tens
 
 // ------------------------------------------------------------------------------------------------------- chains
 
-// (context, first slot or -1, slots or None), as in a segment
-Chain chain_of(nb::handle entry, int depth, std::int64_t position, const std::vector<std::int64_t> &scratch,
-               float divisor, const std::vector<std::int64_t> &keys, Tensors &alive) {
+// (tokens wanted, context, first slot or -1, slots or None, pending tokens, divisor, keys of the noise, log-chance of
+// the path below which no further token is drafted)
+Chain chain_of(nb::handle entry, Tensors &alive) {
     const nb::tuple parts = nb::cast<nb::tuple>(entry);
-    require(parts.size() == 3 && depth >= 1, "a chain has a depth, and its context is length, first slot and slots");
-    const std::int64_t context = nb::cast<std::int64_t>(parts[0]), first = nb::cast<std::int64_t>(parts[1]);
-    const std::int64_t *slots = slots_of(parts[2], first, context, depth - 1, alive);
-    return {depth, position, context, first, slots, scratch, divisor, keys, {}, {}};
+    require(parts.size() == 8, "a chain is depth, context, first slot, slots, pending tokens, divisor, keys and least");
+    Chain chain{};
+    chain.depth = nb::cast<int>(parts[0]);
+    chain.context = nb::cast<std::int64_t>(parts[1]);
+    chain.first = nb::cast<std::int64_t>(parts[2]);
+    chain.pending = nb::cast<std::vector<std::int64_t>>(parts[4]);
+    chain.divisor = nb::cast<float>(parts[5]);
+    chain.keys = nb::cast<std::vector<std::int64_t>>(parts[6]);
+    chain.least = nb::cast<double>(parts[7]);
+    require(chain.depth >= 1, "a chain has a depth");
+    chain.list = slots_of(parts[3], chain.first, chain.context, chain.rows(), alive);
+    return chain;
 }
 
-nb::tuple draft_chain(PyProgram &self, const PyCache *cache, const Tensor &logits, const std::optional<Tensor> &hidden,
-                      const std::vector<int> &depths, const std::vector<std::int64_t> &positions,
-                      const nb::list &contexts, const std::vector<std::vector<std::int64_t>> &scratch,
-                      const std::vector<float> &divisors, const std::vector<std::vector<std::int64_t>> &keys,
-                      const std::optional<Tensor> &ids, int width, const std::vector<int> &skip) {
-    const std::size_t count = depths.size();
-    require(positions.size() == count && contexts.size() == count && scratch.size() == count &&
-                divisors.size() == count && keys.size() == count && logits.ndim() == 2 && logits.shape(0) == count,
-            "there must be one of everything for each chain");
+// The features of all pending rows, as wide as the program reads them; null where it reads none.
+const void *features_of(const std::optional<Tensor> &features, const Program &program, const ChainOrder &order,
+                        const std::vector<Chain> &chains) {
+    const Demands demands = program.demands(order.first_skipped);
+    if (demands.inputs.empty()) return nullptr;
+    require(features.has_value(), "the program reads features: pass a tensor of them");
+    std::size_t rows = 0;
+    for (const Chain &chain : chains) rows += chain.pending.size();
+    require_rows(*features, rows, std::size_t(demands.inputs[0]), "features");
+    return numbers(*features, program.narrow(), "features");
+}
+
+nb::tuple draft_chain(PyProgram &self, const PyCache *cache, const nb::list &entries,
+                      const std::optional<Tensor> &features, const std::optional<Tensor> &ids, int width,
+                      const std::vector<int> &first_skip, const std::vector<int> &skip) {
+    Program &program = *self.program;
+    Tensors alive;
+    alive.reserve(entries.size());
+    std::vector<Chain> chains;
+    for (nb::handle entry : entries) chains.push_back(chain_of(entry, alive));
     ChainOrder order{};
     order.cache = cache_of(cache);
-    order.columns = int(logits.shape(1));
-    order.logits = numbers(logits, self.program->narrow(), "logits");
-    if (hidden) {
-        require(hidden->ndim() == 2 && hidden->shape(0) == count, "hidden must be [chains, width]");
-        order.hidden = numbers(*hidden, self.program->narrow(), "hidden");
-        order.hidden_width = int(hidden->shape(1));
-    }
-    if (ids) order.ids = indices(*ids, logits.shape(1), "ids");
     order.width = width;
+    order.first_skipped = first_skip;
     order.skipped = skip;
-    Tensors alive;
-    alive.reserve(count);
-    std::vector<Chain> chains;
-    for (std::size_t i = 0; i < count; i++)
-        chains.push_back(chain_of(contexts[i], depths[i], positions[i], scratch[i], divisors[i], keys[i], alive));
+    order.features = features_of(features, program, order, chains);
+    if (ids) order.ids = indices(*ids, std::size_t(program.demands(skip).logits), "ids");
     {
         const nb::gil_scoped_release free_lock;
-        draft_chains(*self.program, order, chains);
+        draft_chains(program, order, chains);
     }
     nb::list tokens, gains;
     for (const Chain &chain : chains) {
@@ -187,9 +196,9 @@ void bind_run(nb::module_ &m, nb::class_<PyProgram> &program) {
     program.def("run", &run, "cache"_a.none(), "tokens"_a, "positions"_a, "write"_a, "segments"_a, "logit_rows"_a,
                 "features"_a = std::vector<int>(), "feature_outs"_a = nb::tuple(), "logits"_a = nb::none(),
                 "inputs"_a = nb::tuple(), "output"_a = nb::none(), "skip"_a = std::vector<int>());
-    m.def("draft_chain", &draft_chain, "program"_a, "cache"_a.none(), "logits"_a, "hidden"_a.none(), "depths"_a,
-          "positions"_a, "contexts"_a, "scratch"_a, "divisors"_a, "keys"_a, "ids"_a.none(), "width"_a,
-          "skip"_a = std::vector<int>(), "The chains of an autoregressive drafter: tokens and their log-chances.");
+    m.def("draft_chain", &draft_chain, "program"_a, "cache"_a.none(), "chains"_a, "features"_a.none(), "ids"_a.none(),
+          "width"_a, "first_skip"_a = std::vector<int>(), "skip"_a = std::vector<int>(),
+          "Run the pending rows of each chain and draft behind them: tokens and their log-chances.");
 }
 
 }  // namespace foredraft

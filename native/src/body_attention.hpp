@@ -12,7 +12,7 @@ namespace KERNELS_NAMESPACE {
 template <class T, int R> void score_block(const T *const *keys, int steps, const T *queries, float *out) {
     Vec sums[R][VECS] = {};
     for (int step = 0; step < steps; step++) {
-        add_step(sums, queries, [&](int r) { return keys[r] + step * Step<T>::inputs; });
+        add_step<T>(sums, queries, [&](int r) { return keys[r] + step * Step<T>::inputs; });
         queries += LANES * Step<T>::inputs;
     }
     for (int r = 0; r < R; r++)

@@ -11,6 +11,8 @@ struct Ahead {
     int lines;
 };
 
+const int INT8_NEAR = 4096;  // bytes ahead of a block that widens
+
 // A block of R rows and P of a group's panels; it goes on from the sums in `out` where `more`.
 template <class T, int R, int P>
 void block(const T *a, std::ptrdiff_t stride, int steps, std::ptrdiff_t apart, const T *group, float *out, bool more,
@@ -21,7 +23,7 @@ void block(const T *a, std::ptrdiff_t stride, int steps, std::ptrdiff_t apart, c
         for (int c = 0; c < columns; c++) sums[r][c] = more ? load<Vec>(out + r * SUMS_APART + c * WIDTH) : Vec{};
     for (int step = 0; step < steps; step++) {
         for (int line = 0; line < ahead.lines; line++, ahead.from += LINE) __builtin_prefetch(ahead.from, 0, 3);
-        add_step(sums, group, [&](int r) { return a + r * stride; });
+        add_step<T>(sums, group, [&](int r) { return a + r * stride; });
         a += Step<T>::inputs;
         group += apart;
     }
@@ -29,19 +31,52 @@ void block(const T *a, std::ptrdiff_t stride, int steps, std::ptrdiff_t apart, c
         for (int c = 0; c < columns; c++) store(out + r * SUMS_APART + c * WIDTH, sums[r][c]);
 }
 
-template <class T, int P> struct Blocks {
+// The same for INT8_GROUP inputs of an int8 group; what they give is scaled before it is added to `out`. Numbers are
+// widened in registers, and left at `keep` for blocks of other rows, or they are what such a block has left.
+template <class T, int R, int P, class W>
+void scaled_block(const T *a, std::ptrdiff_t stride, std::ptrdiff_t apart, const W *numbers, const float *scales,
+                  float *out, T *keep) {
+    const int columns = P * VECS, vector = WIDTH * Step<T>::inputs;
+    Vec sums[R][columns] = {};
+    for (int i = 0; i < INT8_GROUP; i += Step<T>::inputs, numbers += apart) {
+        for (int byte = 0; sizeof(W) == 1 && byte < columns * vector; byte += LINE)
+            __builtin_prefetch(numbers + INT8_NEAR + byte, 0, 3);
+        add_step<T>(sums, numbers, [&](int r) { return a + r * stride + i; });
+        if (!keep) continue;
+        for (int c = 0; c < columns; c++, keep += vector) store(keep, Step<T>::weight(numbers + c * vector));
+    }
+    for (int r = 0; r < R; r++)
+        for (int c = 0; c < columns; c++) {
+            float *to = out + r * SUMS_APART + c * WIDTH;
+            store(to, load<Vec>(to) + load<Vec>(scales + c * WIDTH) * sums[r][c]);
+        }
+}
+
+// The kinds of register blocks, by what they read.
+template <class T, int P> struct Same {
     typedef void (*Block)(const T *, std::ptrdiff_t, int, std::ptrdiff_t, const T *, float *, bool, Ahead);
+    template <int R> static constexpr Block of = block<T, R, P>;
+};
+template <class W> struct Scaled {
+    template <class T, int P> struct Kind {
+        typedef void (*Block)(const T *, std::ptrdiff_t, std::ptrdiff_t, const W *, const float *, float *, T *);
+        template <int R> static constexpr Block of = scaled_block<T, R, P, W>;
+    };
+};
+
+template <template <class, int> class Kind, class T, int P> struct Blocks {
+    typedef Kind<T, P> Own;
     static const int room = ROWS / P, most = room > 8 ? 8 : room;
-    static Block of(int rows) {
-        static constexpr Block blocks[] = {
-            block<T, 1, P>,
-            block<T, (most > 1 ? 2 : 1), P>,
-            block<T, (most > 2 ? 3 : 1), P>,
-            block<T, (most > 3 ? 4 : 1), P>,
-            block<T, (most > 4 ? 5 : 1), P>,
-            block<T, (most > 5 ? 6 : 1), P>,
-            block<T, (most > 6 ? 7 : 1), P>,
-            block<T, (most > 7 ? 8 : 1), P>,
+    static typename Own::Block of(int rows) {
+        static constexpr typename Own::Block blocks[] = {
+            Own::template of<1>,
+            Own::template of<(most > 1 ? 2 : 1)>,
+            Own::template of<(most > 2 ? 3 : 1)>,
+            Own::template of<(most > 3 ? 4 : 1)>,
+            Own::template of<(most > 4 ? 5 : 1)>,
+            Own::template of<(most > 5 ? 6 : 1)>,
+            Own::template of<(most > 6 ? 7 : 1)>,
+            Own::template of<(most > 7 ? 8 : 1)>,
         };
         return blocks[rows - 1];
     }
@@ -55,10 +90,11 @@ const int NEAR = 2048;         // bytes ahead of a single block
 template <class T, int P>
 void rows_product(const T *a, std::ptrdiff_t stride, int rows, int steps, std::ptrdiff_t apart, const T *group,
                   float *out) {
-    const int blocks = (rows + Blocks<T, P>::most - 1) / Blocks<T, P>::most;
+    typedef Blocks<Same, T, P> Own;
+    const int blocks = (rows + Own::most - 1) / Own::most;
     const int width = int(apart * sizeof(T)), lines = width / LINE;
     if (blocks == 1) {
-        Blocks<T, P>::of(rows)(a, stride, steps, apart, group, out, false, {(const char *)group + NEAR, lines});
+        Own::of(rows)(a, stride, steps, apart, group, out, false, {(const char *)group + NEAR, lines});
         return;
     }
     const int most = PART_BYTES / width;
@@ -68,8 +104,8 @@ void rows_product(const T *a, std::ptrdiff_t stride, int rows, int steps, std::p
         int row = 0;
         for (int left = blocks; left > 0; left--) {
             const int height = (rows - row + left - 1) / left;
-            Blocks<T, P>::of(height)(a + row * stride, stride, part, apart, group, out + row * SUMS_APART, start > 0,
-                                     {next, share});
+            Own::of(height)(a + row * stride, stride, part, apart, group, out + row * SUMS_APART, start > 0,
+                            {next, share});
             next += share * part * LINE;
             row += height;
         }
@@ -93,32 +129,38 @@ void product(const T *a, std::ptrdiff_t stride, int rows, int inputs, int panels
     group_product(a, stride, rows, inputs / Step<T>::inputs, panels, group, out);
 }
 
-// 64 inputs of an int8 group as the program's type, in the order `group_product` reads.
-ALWAYS_INLINE void widen_int8(const std::int8_t *from, int count, bf16 *to) {
-    for (int i = 0; i < count; i++) to[i] = narrowed(float(from[i]));
-}
-ALWAYS_INLINE void widen_int8(const std::int8_t *from, int count, float *to) {
-    for (int i = 0; i < count; i++) to[i] = float(from[i]);
+// All rows against P panels of an int8 group from `panel` on, as even blocks: the first widens for all of them.
+template <class T, int P>
+void int8_rows(const T *a, std::ptrdiff_t stride, int rows, int inputs, int panels, int panel, const char *group,
+               float *out) {
+    typedef Blocks<Scaled<std::int8_t>::template Kind, T, P> First;
+    typedef Blocks<Scaled<T>::template Kind, T, P> Later;
+    alignas(64) T widened[INT8_GROUP * P * PANEL];
+    const int width = panels * PANEL, skipped = panel * PANEL, blocks = (rows + First::most - 1) / First::most;
+    const int first = rows / blocks, inner = Step<T>::inputs;
+    for (int start = 0; start < inputs; start += INT8_GROUP, a += INT8_GROUP) {
+        const float *scales = reinterpret_cast<const float *>(group) + skipped;
+        const auto *numbers = reinterpret_cast<const std::int8_t *>(group + width * sizeof(float)) + skipped * inner;
+        group += width * sizeof(float) + INT8_GROUP * width;
+        First::of(first)(a, stride, width * inner, numbers, scales, out, blocks > 1 ? widened : nullptr);
+        for (int row = first, left = blocks - 1; left > 0; left--) {
+            const int height = (rows - row + left - 1) / left;
+            Later::of(height)(a + row * stride, stride, P * PANEL * inner, widened, scales, out + row * SUMS_APART,
+                              nullptr);
+            row += height;
+        }
+    }
 }
 
 template <class T>
 void product_int8(const T *a, std::ptrdiff_t stride, int rows, int inputs, int panels, const void *group, float *out) {
-    alignas(64) T weights[INT8_GROUP * PANEL * MOST_PANELS];
-    alignas(64) float part[MOST_ROWS * SUMS_APART];
-    const int columns = panels * PANEL;
     const char *from = static_cast<const char *>(group);
-    for (int r = 0; r < rows; r++) std::memset(out + r * SUMS_APART, 0, columns * sizeof(float));
-    for (int start = 0; start < inputs; start += INT8_GROUP) {
-        const float *scales = reinterpret_cast<const float *>(from);
-        from += columns * sizeof(float);
-        widen_int8(reinterpret_cast<const std::int8_t *>(from), INT8_GROUP * columns, weights);
-        from += INT8_GROUP * columns;
-        group_product(a + start, stride, rows, INT8_GROUP / Step<T>::inputs, panels, weights, part);
-        for (int r = 0; r < rows; r++)
-            for (int c = 0; c < columns; c += WIDTH)
-                store(out + r * SUMS_APART + c, load<Vec>(out + r * SUMS_APART + c) +
-                                                    load<Vec>(scales + c) * load<Vec>(part + r * SUMS_APART + c));
-    }
+    for (int r = 0; r < rows; r++) std::memset(out + r * SUMS_APART, 0, panels * PANEL * sizeof(float));
+    const int joined = ROWS >= 16 ? panels : 1;  // panels of a register block
+    if (joined == 4) return int8_rows<T, ROWS >= 16 ? 4 : 1>(a, stride, rows, inputs, panels, 0, from, out);
+    if (joined == 2) return int8_rows<T, ROWS >= 16 ? 2 : 1>(a, stride, rows, inputs, panels, 0, from, out);
+    for (int panel = 0; panel < panels; panel++)
+        int8_rows<T, 1>(a, stride, rows, inputs, panels, panel, from, out + panel * PANEL);
 }
 
 }  // namespace KERNELS_NAMESPACE

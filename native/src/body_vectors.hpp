@@ -89,16 +89,43 @@ ALWAYS_INLINE Vec dot_pairs(Vec sum, std::uint32_t a, Bits b) {
 }
 #endif
 
+// int8 numbers of one step as weights of the program's type, which holds them exactly: nothing is rounded.
+ALWAYS_INLINE Vec single(const std::int8_t *p) {
+#if WIDTH == 16
+    return __builtin_convertvector((Ints)_mm512_cvtepi8_epi32(load<__m128i>(p)), Vec);
+#else
+    typedef std::int8_t Bytes __attribute__((vector_size(WIDTH)));
+    return __builtin_convertvector(__builtin_convertvector(load<Bytes>(p), Ints), Vec);
+#endif
+}
+ALWAYS_INLINE Bits pairs(const std::int8_t *p) {
+#if WIDTH == 16
+    const Bits lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    const Bits upper = lane * 0x00040004 + 0x00030001;  // the upper halves of 32 floats
+    return (Bits)_mm512_permutex2var_epi16((__m512i)single(p), (__m512i)upper, (__m512i)single(p + WIDTH));
+#else
+    typedef std::uint16_t Half __attribute__((vector_size(WIDTH * 2)));
+    const Ints both = (Ints)__builtin_convertvector(load<Half>(p), Bits);
+    const Vec first = __builtin_convertvector((both << 24) >> 24, Vec);
+    const Vec second = __builtin_convertvector((both << 16) >> 24, Vec);
+    return ((Bits)first >> 16) | ((Bits)second & 0xffff0000u);
+#endif
+}
+
 // How many numbers of a type one step of a product takes from each input row.
 template <class T> struct Step;
 template <> struct Step<float> {
     static const int inputs = 1;
     typedef Vec Weight;
+    static Vec weight(const float *p) { return load<Vec>(p); }
+    static Vec weight(const std::int8_t *p) { return single(p); }
     static Vec times(Vec sum, const float *a, Vec b) { return sum + all(*a) * b; }
 };
 template <> struct Step<bf16> {
     static const int inputs = 2;
     typedef Bits Weight;
+    static Bits weight(const bf16 *p) { return load<Bits>(p); }
+    static Bits weight(const std::int8_t *p) { return pairs(p); }
     static Vec times(Vec sum, const bf16 *a, Bits b) {
         std::uint32_t pair;
         std::memcpy(&pair, a, 4);
@@ -107,11 +134,11 @@ template <> struct Step<bf16> {
 };
 
 // One step of a register block: what `row(r)` gives of R rows against C vectors of weights.
-template <class T, int R, int C, class Row>
-ALWAYS_INLINE void add_step(Vec (&sums)[R][C], const T *weights, const Row &row) {
+template <class T, int R, int C, class W, class Row>
+ALWAYS_INLINE void add_step(Vec (&sums)[R][C], const W *weights, const Row &row) {
     typename Step<T>::Weight weight[C];
 #pragma GCC unroll 16
-    for (int c = 0; c < C; c++) weight[c] = load<typename Step<T>::Weight>((const char *)weights + c * sizeof(Vec));
+    for (int c = 0; c < C; c++) weight[c] = Step<T>::weight(weights + c * WIDTH * Step<T>::inputs);
 #pragma GCC unroll 16
     for (int r = 0; r < R; r++)
 #pragma GCC unroll 16

@@ -7,14 +7,14 @@
 #include <thread>
 
 #include "bf16.hpp"
+#include "choice_bounds.hpp"
 #include "choice_noise.hpp"
 #include "choice_ranks.hpp"
+#include "choice_sums.hpp"
 #include "unfused.hpp"
 
 namespace foredraft {
 namespace {
-
-const float INFINITE = std::numeric_limits<float>::infinity();
 
 template <class T> EVERYWHERE std::int64_t likeliest_body(const LogitRow &row) {
     Blocks<T> blocks;
@@ -29,8 +29,7 @@ template <class T> EVERYWHERE std::int64_t likeliest_body(const LogitRow &row) {
 }
 
 // ------------------------------------------------------------------------------------------------------- drawing
-// The winner under noise without the noise of all tokens: a bound of it, from the upper bits of the hash, shows for
-// nearly all that they cannot win.
+// The winner under noise without the noise of all tokens.
 
 struct Draw {
     float divisor;
@@ -44,7 +43,7 @@ EVERYWHERE void consider(Draw &draw, float value, std::int64_t token) {
 }
 
 template <class T> EVERYWHERE float value_of(const Draw &draw, const Blocks<T> &blocks, std::int64_t token) {
-    return widened(blocks.row[token]) / draw.divisor + gumbel_of(mixed(counter(draw.key, token)));
+    return value_of(blocks, draw.divisor, draw.key, token, token);
 }
 
 template <class T> EVERYWHERE std::int64_t drawn_slowly(Draw &draw, const Blocks<T> &blocks) {
@@ -56,36 +55,13 @@ template <class T> EVERYWHERE std::int64_t drawn_slowly(Draw &draw, const Blocks
     return draw.token;
 }
 
-const float MOST_NOISE = 37;  // it is below 53 log 2
-
-// What a token's logit + divisor * (bound of its noise) must reach for it to win or tie.
-//
-// Single precision, in that sum and in the value that the winner is chosen by, is off by a few times 2^-24 of the
-// largest number on the way: a logit, which is about as far from 0 as the highest or the best value when it matters, or
-// the bound's first term, 151 log 2. The margin is 32 times 2^-24 of about their sum.
-EVERYWHERE float bar_of(const Draw &draw, float highest) {
-    const double scaled = double(draw.value) * draw.divisor;
-    const double margin = 0x1p-19 * (std::fabs(highest) + std::fabs(scaled) + 128.0 * draw.divisor);
-    return float(scaled - margin);
-}
-
 // How far each token of a block may reach; whether any reaches the bar.
-//
-// Noise is -log(-log u) < -log(1 - u). Of 1 - u the upper 24 bits are taken, which are below it, and for its binary
-// logarithm the bits of that float as a number, which are below it too: log2(1 + m) > m.
 template <class T>
 EVERYWHERE bool reaches(const Draw &draw, const T *block, std::int64_t first, float bar, float *reach) {
-    std::int32_t left[BLOCK];
-    for (std::int64_t i = 0; i < BLOCK; i++)
-        left[i] = std::int32_t(~nearly_mixed(counter(draw.key, first + i)) >> 40);
-    const float log_2 = 0.693147182f;  // rounded up
-    const float most = 151 * log_2 * draw.divisor, slope = log_2 * 0x1p-23f * draw.divisor;
-    std::int32_t reaching = 0;
-    for (std::int64_t i = 0; i < BLOCK; i++) {
-        const float log_left = float(bits_as<std::int32_t>(float(left[i])));
-        reach[i] = widened(block[i]) + (most - slope * log_left);
-        reaching += reach[i] >= bar;
-    }
+    std::int32_t left[BLOCK], reaching = 0;
+    find_left(draw.key, first, left);
+    find_reach(block, left, draw.divisor, reach);
+    for (std::int64_t i = 0; i < BLOCK; i++) reaching += reach[i] >= bar;
     return reaching > 0;
 }
 
@@ -104,29 +80,23 @@ EVERYWHERE float consider_block(Draw &draw, const Blocks<T> &blocks, std::int64_
     for (std::int64_t i = 0; i < count; i++) {
         if (reach[places[i]] < bar) continue;
         consider(draw, value_of(draw, blocks, first + places[i]), first + places[i]);
-        bar = bar_of(draw, highest);
+        bar = bar_of(draw.value, draw.divisor, highest);
     }
     return bar;
 }
 
-// Whether nothing above overflows, or is so small that it is rounded to a fixed grid.
-EVERYWHERE bool usual(const Draw &draw, float highest) {
-    return std::fabs(highest) < 1e30f && std::fabs(draw.value) < 1e30f && draw.divisor > 1e-21f && draw.divisor < 1e30f;
-}
-
 template <class T> EVERYWHERE std::int64_t drawn_body(const LogitRow &row, float divisor, std::uint64_t key) {
     Blocks<T> blocks;
-    cut(row, blocks);
-    std::vector<Rank<T>> peaks;
-    find_peaks(blocks, peaks);
+    Peaks<T> peaks;
+    cut(row, blocks, peaks);
     const std::int64_t where = std::max_element(peaks.begin(), peaks.end()) - peaks.begin();
     const std::int64_t likeliest = first_of(blocks, where, peaks[where]);
     const float highest = widened(of_rank<T>(peaks[where]));
     if (!(highest > -INFINITE) && divisor < INFINITE) return likeliest;  // NaN, or nothing but -infinity
     Draw draw = {divisor, key};
     consider(draw, value_of(draw, blocks, likeliest), likeliest);
-    if (!usual(draw, highest)) return drawn_slowly(draw, blocks);
-    float bar = bar_of(draw, highest);
+    if (!usual(draw.value, divisor, highest)) return drawn_slowly(draw, blocks);
+    float bar = bar_of(draw.value, divisor, highest);
     for (std::int64_t number = 0; number < blocks.count; number++) {
         if (widened(of_rank<T>(peaks[number])) + MOST_NOISE * divisor < bar) continue;
         float reach[BLOCK];
@@ -145,7 +115,7 @@ EVERYWHERE std::int64_t place_of(std::int64_t rank, std::int64_t token) {
 EVERYWHERE std::int64_t token_of(std::int64_t place) { return 0xFFFFFFFF - (place & 0xFFFFFFFF); }
 
 // The `count`-th largest peak: as many tokens at least are as large.
-template <class T> EVERYWHERE Rank<T> least_of_top(std::vector<Rank<T>> peaks, std::int64_t count) {
+template <class T> EVERYWHERE Rank<T> least_of_top(Peaks<T> peaks, std::int64_t count) {
     if (std::int64_t(peaks.size()) < count) return std::numeric_limits<Rank<T>>::min();
     std::nth_element(peaks.begin(), peaks.begin() + (count - 1), peaks.end(), std::greater<Rank<T>>());
     return peaks[count - 1];
@@ -166,11 +136,8 @@ EVERYWHERE void gather(const Blocks<T> &blocks, std::int64_t number, Rank<T> lea
     for (std::int64_t i = 0; i < count; i++) places.push_back(place_of(ranks[found[i]], first + found[i]));
 }
 
-template <class T> EVERYWHERE void top_body(const LogitRow &row, std::int64_t count, Ranked *out) {
-    Blocks<T> blocks;
-    cut(row, blocks);
-    std::vector<Rank<T>> peaks;
-    find_peaks(blocks, peaks);
+template <class T>
+EVERYWHERE void first_few(const Blocks<T> &blocks, const Peaks<T> &peaks, std::int64_t count, Ranked *out) {
     const Rank<T> least = least_of_top<T>(peaks, count);
     std::vector<std::int64_t> places;
     for (std::int64_t number = 0; number < blocks.count; number++)
@@ -181,46 +148,117 @@ template <class T> EVERYWHERE void top_body(const LogitRow &row, std::int64_t co
     for (std::int64_t i = 0; i < count; i++) out[i] = {widened(blocks.row[token_of(places[i])]), token_of(places[i])};
 }
 
-// ------------------------------------------------------------------------------------------------------- normaliser
-
-// e^x for x up to 0, to about 1e-7 of itself; below -87 as there.
-EVERYWHERE float exponential(float x) {
-    const std::int32_t size = bits_as<std::int32_t>(x) & 0x7FFFFFFF, room = 0x42AE0000 - size;  // the bits of 87
-    x = -bits_as<float>(size + (room & all_bits_if_negative(room)));
-    const float turned = x * 0x1.715476p0f + 0x1.8p23f;  // the power of two is in its lower bits
-    const float power = turned - 0x1.8p23f;
-    const float r = (x - power * 0x1.62ep-1f) - power * 0x1.0bfbe8p-15f;
-    float tail = 0x1.6db4eap-10f;
-    tail = tail * r + 0x1.123bdep-7f;
-    tail = tail * r + 0x1.55545ep-5f;
-    tail = tail * r + 0x1.55548ep-3f;
-    tail = tail * r + 0.5f;
-    const float fraction = 1.0f + (r + r * r * tail);
-    return bits_as<float>(bits_as<std::uint32_t>(fraction) + (bits_as<std::uint32_t>(turned) << 23));
+template <class T> EVERYWHERE void top_body(const LogitRow &row, std::int64_t count, Ranked *out) {
+    Blocks<T> blocks;
+    Peaks<T> peaks;
+    cut(row, blocks, peaks);
+    first_few(blocks, peaks, count, out);
 }
 
-template <std::int64_t HALF> EVERYWHERE void fold(float *terms) {
-    for (std::int64_t i = 0; i < HALF; i++) terms[i] += terms[i + HALF];
-    if constexpr (HALF > 1) fold<HALF / 2>(terms);
+// ------------------------------------------------------------------------------------------------- the first few drawn
+
+template <class T> EVERYWHERE float highest_of(const Peaks<T> &peaks) {
+    return widened(of_rank<T>(*std::max_element(peaks.begin(), peaks.end())));
+}
+
+template <class T> EVERYWHERE double shared_top(const LogitRow &row, std::int64_t count, Ranked *out) {
+    Blocks<T> blocks;
+    Peaks<T> peaks;
+    cut(row, blocks, peaks);
+    first_few(blocks, peaks, count, out);
+    return log_sum_of(blocks, highest_of<T>(peaks));
+}
+
+template <class T>
+EVERYWHERE float value_of(const Blocks<T> &blocks, const Perturbation &by, std::int64_t column) {
+    return value_of(blocks, by.divisor, *by.key, column, named(by.ids, column));
+}
+
+// From the values of all columns.
+template <class T>
+EVERYWHERE double drawn_top_slowly(const Blocks<T> &blocks, const Perturbation &by, std::int64_t count, Ranked *out) {
+    std::vector<float> values(blocks.width);
+    for (std::int64_t i = 0; i < blocks.width; i++)
+        values[i] = by.key ? value_of(blocks, by, i) : widened(blocks.row[i]) / by.divisor;
+    return shared_top<float>({values.data(), blocks.width, false}, count, out);
+}
+
+template <class T>
+EVERYWHERE void find_left(const Blocks<T> &blocks, const Perturbation &by, std::int64_t number, std::int32_t *left) {
+    const std::int64_t first = number * BLOCK;
+    if (!by.ids) return find_left(*by.key, first, left);
+    if (number + 1 < blocks.count) return find_left(*by.key, by.ids + first, left);
+    std::int64_t tokens[BLOCK] = {};
+    std::copy(by.ids + first, by.ids + blocks.width, tokens);
+    find_left(*by.key, tokens, left);
+}
+
+// How far each column reaches, and the log of the sum of the exponentials of all values.
+template <class T>
+EVERYWHERE double look_over(const Blocks<T> &blocks, const Perturbation &by, float highest, float *reach) {
+    double sum = 0;
+    for (std::int64_t number = 0; number < blocks.count; number++) {
+        std::int32_t left[BLOCK];
+        find_left(blocks, by, number, left);
+        find_reach(block(blocks, number), left, by.divisor, reach + number * BLOCK);
+        sum += block_sum(block(blocks, number), left, highest, 1 / by.divisor);
+    }
+    return double(highest) / by.divisor + natural_log(sum);
+}
+
+EVERYWHERE bool comes_first(const Ranked &one, const Ranked &other) {
+    return one.value > other.value || (one.value == other.value && one.token < other.token);
+}
+
+// Those that reach farthest set a bar by their values, and whatever reaches it is compared. False where bounds may not
+// hold.
+template <class T>
+EVERYWHERE bool compare(const Blocks<T> &blocks, const Perturbation &by, float highest, const LogitRow &reach,
+                        std::int64_t count, Ranked *out) {
+    Blocks<float> bounds;
+    Peaks<float> peaks;
+    cut(reach, bounds, peaks);
+    first_few(bounds, peaks, count, out);
+    float least = INFINITE;
+    for (std::int64_t i = 0; i < count; i++) least = std::min(least, value_of(blocks, by, out[i].token));
+    if (!usual(least, by.divisor, highest)) return false;
+    const Rank<float> bar = rank_of(bar_of(least, by.divisor, highest));
+    std::vector<std::int64_t> places;
+    for (std::int64_t number = 0; number < bounds.count; number++)
+        if (peaks[number] >= bar) gather(bounds, number, bar, places);
+    std::vector<Ranked> found;
+    for (std::int64_t place : places) found.push_back({value_of(blocks, by, token_of(place)), token_of(place)});
+    std::partial_sort_copy(found.begin(), found.end(), out, out + count, comes_first);
+    return true;
+}
+
+template <class T>
+EVERYWHERE double drawn_top_quickly(const LogitRow &row, const Perturbation &by, std::int64_t count, Ranked *out) {
+    Blocks<T> blocks;
+    Peaks<T> peaks;
+    cut(row, blocks, peaks);
+    const float highest = highest_of<T>(peaks);
+    if (!by.key || !usual(0, by.divisor, highest)) return drawn_top_slowly(blocks, by, count, out);
+    std::vector<float> reach(blocks.count * BLOCK);
+    const double log_sum = look_over(blocks, by, highest, reach.data());
+    if (!compare(blocks, by, highest, {reach.data(), row.width, false}, count, out))
+        return drawn_top_slowly(blocks, by, count, out);
+    return std::max(log_sum, double(out[0].value));
+}
+
+template <class T>
+EVERYWHERE double drawn_top_body(const LogitRow &row, const Perturbation &by, std::int64_t count, Ranked *out) {
+    const bool plain = !by.key && by.divisor == 1;
+    const double log_sum = plain ? shared_top<T>(row, count, out) : drawn_top_quickly<T>(row, by, count, out);
+    for (std::int64_t i = 0; i < count; i++) out[i].token = named(by.ids, out[i].token);
+    return log_sum;
 }
 
 template <class T> EVERYWHERE double log_sum_exp_body(const LogitRow &row) {
     Blocks<T> blocks;
-    cut(row, blocks);
-    Rank<T> peak = std::numeric_limits<Rank<T>>::min();
-    for (std::int64_t number = 0; number < blocks.count; number++)
-        peak = std::max(peak, peak_of(block(blocks, number)));
-    const float highest = widened(of_rank<T>(peak));
-    if (!(std::fabs(highest) < INFINITE)) return highest;
-    double sum = 0;
-    for (std::int64_t number = 0; number < blocks.count; number++) {
-        const T *own = block(blocks, number);
-        float terms[BLOCK];
-        for (std::int64_t i = 0; i < BLOCK; i++) terms[i] = exponential(widened(own[i]) - highest);
-        fold<BLOCK / 2>(terms);
-        sum += terms[0];
-    }
-    return double(highest) + natural_log(sum);
+    Peaks<T> peaks;
+    cut(row, blocks, peaks);
+    return log_sum_of(blocks, highest_of<T>(peaks));
 }
 
 // ------------------------------------------------------------------------------------------------- instruction sets
@@ -241,10 +279,14 @@ template <class T> EVERYWHERE double log_sum_exp_body(const LogitRow &row) {
     TARGET void top(const LogitRow &row, std::int64_t count, Ranked *out) {                                            \
         row.narrow ? top_body<bf16>(row, count, out) : top_body<float>(row, count, out);                               \
     }                                                                                                                  \
+    TARGET double drawn_top(const LogitRow &row, const Perturbation &by, std::int64_t count, Ranked *out) {            \
+        return row.narrow ? drawn_top_body<bf16>(row, by, count, out) : drawn_top_body<float>(row, by, count, out);    \
+    }                                                                                                                  \
     TARGET double log_sum_exp(const LogitRow &row) {                                                                   \
         return row.narrow ? log_sum_exp_body<bf16>(row) : log_sum_exp_body<float>(row);                                \
     }                                                                                                                  \
-    const ChoiceKernels kernels = {LABEL, runs_here, gumbel_row, gumbel_pairs, likeliest, drawn, top, log_sum_exp};    \
+    const ChoiceKernels kernels = {LABEL, runs_here, gumbel_row, gumbel_pairs, likeliest,                              \
+                                   drawn, top,       drawn_top,  log_sum_exp};                                         \
     }
 
 CHOICE_KERNELS(portable, "portable", true, )

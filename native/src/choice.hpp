@@ -22,6 +22,13 @@ struct Ranked {
     std::int64_t token;
 };
 
+// How a row's values come from its logits: logit / divisor + noise, in fp32 as torch would round it.
+struct Perturbation {
+    float divisor;             // above 0
+    const std::uint64_t *key;  // of the noise; null: there is none
+    const std::int64_t *ids;   // the token that each column stands for; null: its own number
+};
+
 // The functions below for one instruction set.
 struct ChoiceKernels {
     const char *name;
@@ -36,6 +43,12 @@ struct ChoiceKernels {
     std::int64_t (*drawn)(const LogitRow &row, float divisor, std::uint64_t key);
     // The `count` largest, falling; `count` is at most the width.
     void (*top)(const LogitRow &row, std::int64_t count, Ranked *out);
+    // The `count` largest values, falling, with the tokens that their columns stand for; ties go to the lowest column.
+    // Returns log(sum(exp(values))). Without noise it is exact to about 1e-7. Under noise, whose exponentials are taken
+    // from 31 bits of their hash, it is an estimate, never below the largest value: off by less than 1e-3, mostly 5e-5,
+    // besides what rounding does to the values; by up to log 2 where much of the sum belongs to one of the about 1 in
+    // 2^20 tokens whose u is within 2^-21 of 0 or 1.
+    double (*drawn_top)(const LogitRow &row, const Perturbation &by, std::int64_t count, Ranked *out);
     // log(sum(exp(logits))), summed in a fixed order; exact to about 1e-7.
     double (*log_sum_exp)(const LogitRow &row);
 };

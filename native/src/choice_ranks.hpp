@@ -72,9 +72,17 @@ template <class T> EVERYWHERE Rank<T> peak_of(const T *block) {
     return peak;
 }
 
-template <class T> EVERYWHERE void find_peaks(const Blocks<T> &blocks, std::vector<Rank<T>> &peaks) {
+template <class T> using Peaks = std::vector<Rank<T>>;  // of all blocks of a row
+
+template <class T> EVERYWHERE void find_peaks(const Blocks<T> &blocks, Peaks<T> &peaks) {
     peaks.resize(blocks.count);
     for (std::int64_t number = 0; number < blocks.count; number++) peaks[number] = peak_of(block(blocks, number));
+}
+
+// The row in blocks, with the peak of each.
+template <class T> EVERYWHERE void cut(const LogitRow &row, Blocks<T> &blocks, Peaks<T> &peaks) {
+    cut(row, blocks);
+    find_peaks(blocks, peaks);
 }
 
 // The first token of a rank that the block holds.

@@ -69,6 +69,13 @@ template <class T> void Matrix<T>::lay_out_same(const float *rows, T *to) const 
                 narrow<T>(rows[std::size_t(column) * inputs_ + input]);
 }
 
+template <class T> void Matrix<T>::read(int output, float *row) const {
+    const int width = panels_ * PANEL, inner = step_inputs<T>, group = output / columns(), column = output % columns();
+    const T *from = reinterpret_cast<const T *>(data_.as<char>() + group * group_bytes_);
+    for (int input = 0; input < inputs_; input++)
+        row[input] = widened(from[(std::size_t(input / inner) * width + column) * inner + input % inner]);
+}
+
 template <class T> void Matrix<T>::lay_out_int8(const float *rows, char *to) const {
     const int width = panels_ * PANEL, inner = step_inputs<T>;
     for (int start = 0; start < inputs_; start += INT8_GROUP) {

@@ -22,6 +22,7 @@ template <class T> class Matrix {
     int groups() const { return groups_; }
     int panels() const { return panels_; }
     bool gated() const { return gated_; }
+    bool int8() const { return int8_; }
     std::size_t bytes() const { return groups_ * group_bytes_; }
 
     // Outputs that one group gives, all but the last one exactly.
@@ -32,6 +33,9 @@ template <class T> class Matrix {
         if (int8_) kernels.product_int8(a, stride, rows, inputs_, panels_, from, out);
         else kernels.product(a, stride, rows, inputs_, panels_, reinterpret_cast<const T *>(from), out);
     }
+
+    // Reads a row of the weight back, as a `Weight` does; of a plain matrix that is not int8.
+    void read(int output, float *row) const;
 
   private:
     int output_of(int group, int column) const;

@@ -7,4 +7,5 @@ NB_MODULE(_native, m) {
     foredraft::bind_program(m);
     foredraft::bind_choice(m);
     foredraft::bind_suffix(m);
+    foredraft::bind_rows(m);
 }

@@ -53,10 +53,16 @@ template <class T> class TypedProgram final : public Program {
         return int(matrices_.size()) - 1;
     }
 
-    int matrix_of(const Program &other, int matrix) override {
+    int matrix_of(const Program &other, int matrix, bool int8) override {
         const auto *typed = dynamic_cast<const TypedProgram<T> *>(&other);
         require(typed != nullptr, "the other program is of another type");
-        matrices_.push_back(typed->at(matrix));
+        const std::shared_ptr<const Matrix<T>> &own = typed->at(matrix);
+        if (int8 && !own->int8()) {
+            require(!own->gated(), "a gated matrix has no int8 copy");
+            return this->matrix(own->outputs(), own->inputs(), false, true,
+                                [&own](int output, float *row) { own->read(output, row); });
+        }
+        matrices_.push_back(own);
         return int(matrices_.size()) - 1;
     }
 

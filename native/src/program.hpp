@@ -81,7 +81,8 @@ class Program {
     virtual bool narrow() const = 0;
     virtual int buffer(int width) = 0;
     virtual int matrix(int outputs, int inputs, bool gated, bool int8, const Weight &weight) = 0;
-    virtual int matrix_of(const Program &other, int matrix) = 0;
+    // The other program's matrix, shared; an int8 copy of one that is not int8 itself where that is asked for.
+    virtual int matrix_of(const Program &other, int matrix, bool int8) = 0;
     virtual int rotary(std::vector<float> frequencies, float factor) = 0;
     virtual void section(int number) = 0;
 

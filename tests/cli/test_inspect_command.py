@@ -100,7 +100,8 @@ def test_costs_are_measured_shown_and_kept(run, model):
     assert plain and all(line["plain_steps"] == 1 for line in plain)
     (drafter,) = costs["drafters"]
     assert (drafter["name"], drafter["nodes"], drafter["calls"][0]["requests"]) == ("ngram 5 tree 9x3", 9, 1)
-    assert drafter["break_even"] >= drafter["calls"][0]["plain_steps"]
+    plain_steps = drafter["calls"][0]["plain_steps"]
+    assert drafter["break_even"] > plain_steps or drafter["break_even"] == pytest.approx(plain_steps)
     known = stored_costs(load_target(model, dtype="fp32", threads=1, cache_tokens=1024))
     assert known.draft_seconds("ngram 5 tree 9x3", 1) == drafter["calls"][0]["seconds"]
 

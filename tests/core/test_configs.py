@@ -36,6 +36,7 @@ WRONG_SPECULATION = {
     "suffix_decoding_max_cached_requests": [-1],
     "suffix_decoding_max_spec_factor": [-1.0],
     "suffix_decoding_min_token_prob": [2.0],
+    "draft_weights": ["int4"],
     "rejection_sample_method": ["blok"],
     "draft_sample_method": ["random"],
 }

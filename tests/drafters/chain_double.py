@@ -3,35 +3,43 @@
 import torch
 from torch import Tensor
 
+from foredraft.heads.chain_loop import Chain
 from foredraft.sampling.noise import gumbel_rows
-
-LOWEST = float("-inf")
 
 
 def draft_chain(
-    program, cache, logits, hidden, depths, positions, contexts, scratch, divisors, keys, ids, width, skip
+    program, cache, chains, features, ids, width, first_skip, skip, *, vocabulary: int, hidden: int
 ) -> tuple[list[list[int]], list[list[float]]]:
-    """As `foredraft_native.draft_chain`; one chain after the other."""
-    parts = zip(depths, positions, contexts, scratch, divisors, keys, strict=True)
-    chains = [one_chain(program, cache, logits[i], hidden, i, *own, ids, width, skip) for i, own in enumerate(parts)]
-    return [tokens for tokens, _ in chains], [gains for _, gains in chains]
+    """As `foredraft_native.draft_chain`, one chain after the other.
+
+    `vocabulary` is the number of logits of a program without `ids`, `hidden` how many numbers a row hands on.
+    """
+    columns = vocabulary if ids is None else len(ids)
+    runs = ChainRuns(program, cache, columns, hidden, {True: first_skip, False: skip})
+    drafts, start = [], 0
+    for parts in chains:
+        chain = Chain(*parts)
+        rows = slice(start, start + len(chain.pending))
+        drafts.append(one_chain(runs, chain, None if features is None else features[rows].contiguous(), ids, width))
+        start = rows.stop
+    return [tokens for tokens, _ in drafts], [gains for _, gains in drafts]
 
 
-def one_chain(
-    program, cache, logits, hidden, place, depth, position, context, scratch, divisor, keys, ids, width, skip
-) -> tuple[list[int], list[float]]:
-    handed = None if hidden is None else hidden[place : place + 1]
+def one_chain(runs: "ChainRuns", chain: Chain, features: Tensor | None, ids, width) -> tuple[list[int], list[float]]:
+    logits, handed = runs(chain, chain.pending, chain.context, features, first=True)
     tokens, gains = [], []
-    for step in range(depth):
-        values = logits[:width].float() / divisor
-        if keys:
-            values = values + noise(keys[step], values, ids)
+    for step in range(chain.depth):
+        values = logits[:width].float() / chain.divisor
+        if chain.noise:
+            values = values + noise(chain.noise[step], values, ids)
         best = int(values.argmax())
         tokens.append(best if ids is None else int(ids[best]))
         gains.append(float(values.log_softmax(-1)[best]))
-        if step < depth - 1:
-            seen = (context[0] + step, *context[1:])
-            logits, handed = run(program, cache, tokens[-1], position + step, scratch[step], seen, logits, handed, skip)
+        if sum(gains) < chain.least:
+            break
+        if step < chain.depth - 1:
+            here = chain.context + len(chain.pending) + step
+            logits, handed = runs(chain, tokens[-1:], here, handed, first=False)
     return tokens, gains
 
 
@@ -41,12 +49,25 @@ def noise(key: int, values: Tensor, ids: Tensor | None) -> Tensor:
     return gumbel_rows(torch.tensor([key]), int(ids.max()) + 1)[0][ids]
 
 
-def run(program, cache, token, position, slot, context, logits, handed, skip) -> tuple[Tensor, Tensor | None]:
-    """One row behind `context`: positions, first slot or -1, slots or none."""
-    said, output = torch.empty(1, len(logits), dtype=logits.dtype), None if handed is None else torch.empty_like(handed)
-    length, first, slots = context
-    segment = (0, 1, length, first, None if slots is None else torch.as_tensor(slots)[: length + 1].contiguous(), None)
-    rows = (torch.tensor([number]) for number in (token, position, slot))
-    inputs = [] if handed is None else [handed]
-    program.run(cache, *rows, [segment], torch.tensor([0]), [], [], said, inputs, output, skip)
-    return said[0], output
+class ChainRuns:
+    """Runs rows of one chain by themselves."""
+
+    def __init__(self, program, cache, columns: int, hidden: int, skips: dict[bool, list[int]]):
+        self.program, self.cache, self.columns, self.hidden, self.skips = program, cache, columns, hidden, skips
+
+    def __call__(
+        self, chain: Chain, tokens: list[int], context: int, given: Tensor | None, *, first: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """Logits of the last of `tokens`, run behind `context` keys, and what its row hands on."""
+        count, dtype = len(tokens), given.dtype if given is not None else torch.float32
+        said, handed = torch.empty(1, self.columns, dtype=dtype), torch.empty(1, self.hidden, dtype=dtype)
+        slots = None if chain.slots is None else torch.as_tensor(chain.slots)[: context + count].contiguous()
+        places = range(context, context + count)
+        write = [chain.first + place for place in places] if slots is None else slots[context:].tolist()
+        rows = (torch.tensor(numbers) for numbers in (tokens, list(places), write))
+        segment = (0, count, context, chain.first, slots, None)
+        inputs, output = ([given], handed) if given is not None else ([], None)
+        wanted = torch.tensor([count - 1])
+        skip = self.skips[first]
+        self.program.run(self.cache, *rows, [segment], wanted, [], [], said, inputs, output, skip)
+        return said[0], output

@@ -7,13 +7,14 @@ from types import SimpleNamespace
 import chain_double
 import pytest
 from feature_checks import drafter_over
-from random_heads import PROMPTS, random_target
+from random_heads import HIDDEN, PROMPTS, VOCABULARY, random_target
 
 from foredraft import Engine, SamplingParams, SpeculationConfig
 from foredraft.core.speculation_config import OFF
 from foredraft.drafters import draft_model
 from foredraft.drafters.chain_draft import tree
 from foredraft.drafters.draft_model import DraftModelDrafter
+from foredraft.engine import step
 from foredraft.heads import chain_loop
 from foredraft.model.native_runtime import extension
 
@@ -90,7 +91,7 @@ def test_one_call_drafts_what_levels_draft(kind, name, taken, monkeypatch):
     for one, other in zip(quick.drafts, slow.drafts, strict=True):
         unlike = {"chances": None, **({"slots": None} if taken else {})}  # a crowded pool gives what comes next
         assert replace(one, **unlike) == replace(other, **unlike)
-        assert one.chances == (other.chances and pytest.approx(other.chances, rel=1e-5, abs=1e-5))
+        assert one.chances == (other.chances and pytest.approx(other.chances, rel=1e-3, abs=1e-3))
     assert sum(map(len, quick.drafts)) > 100
 
 
@@ -141,6 +142,22 @@ def test_chains_and_trees_may_be_asked_for_together(kind, monkeypatch):
     assert [tree.tokens for tree in together.drafts] == [tree.tokens for tree in levels.drafts]
 
 
+@pytest.mark.parametrize("name", ["greedy", "seeded"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_call_ends_paths_where_levels_end_them(kind, name, monkeypatch):
+    whole, ask = step.draft_task, 0.05  # of a random drafter
+    monkeypatch.setattr(
+        step, "draft_task", lambda work, config: (task := whole(work, config)) and replace(task, least=ask)
+    )
+    config = SpeculationConfig(method="watched", num_speculative_tokens=6)
+    quick, text = watched(kind, SAMPLINGS[name][0], config)
+    by_levels(monkeypatch)
+    slow, wanted = watched(kind, SAMPLINGS[name][0], config)
+    assert text == wanted and quick.held == slow.held
+    assert [tree.tokens for tree in quick.drafts] == [tree.tokens for tree in slow.drafts]
+    assert len({len(tree) for tree in quick.drafts if len(tree)}) > 2
+
+
 @pytest.mark.parametrize("sampling", ["greedy", "seeded", "cool"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_loop_is_its_double(kind, sampling, monkeypatch):
@@ -149,10 +166,11 @@ def test_the_loop_is_its_double(kind, sampling, monkeypatch):
 
     def both(program, cache, *parts):
         tokens, gains = real(program, cache, *parts)
-        wanted_tokens, wanted_gains = chain_double.draft_chain(program, cache, *parts)
+        sizes = {"vocabulary": VOCABULARY, "hidden": HIDDEN}
+        wanted_tokens, wanted_gains = chain_double.draft_chain(program, cache, *parts, **sizes)
         assert tokens == wanted_tokens
         for got, wanted in zip(gains, wanted_gains, strict=True):
-            assert got == pytest.approx(wanted, rel=1e-5, abs=1e-5)
+            assert got == pytest.approx(wanted, rel=1e-3, abs=1e-3)
         calls.append(len(tokens))
         return tokens, gains
 

@@ -298,12 +298,13 @@ def test_the_window_finds_what_the_text_has_not_shown(shape, monkeypatch):
     """With n-grams of the text withheld, what is accepted came from the window."""
     monkeypatch.setattr(NgramPool, "extend", lambda pool, tokens: None)
     config = SpeculationConfig(**SHAPES[shape])
+    sampling = SamplingParams(max_new_tokens=100, seed=0)  # the window begins with tokens drawn by it
     engine, _ = listening_engine(scripted(), config)
-    [output] = engine.generate([[1, 2, 3]], SamplingParams(max_new_tokens=100), config)
+    [output] = engine.generate([[1, 2, 3]], sampling, config)
     assert output.statistics.accepted > 10
     engine, drafter = listening_engine(scripted(), config)
     monkeypatch.setattr(drafter, "observe", lambda observations: None)
-    [output] = engine.generate([[1, 2, 3]], SamplingParams(max_new_tokens=100), config)
+    [output] = engine.generate([[1, 2, 3]], sampling, config)
     assert output.statistics.drafted == 0
 
 

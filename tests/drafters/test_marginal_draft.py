@@ -70,13 +70,16 @@ def test_seeded_guesses_are_ranked_under_the_targets_own_noise():
     assert wanted != LOGITS.argmax(-1).tolist()
 
 
+ESTIMATED = {"rtol": 0, "atol": 1e-3}  # the extension works out shares under noise to this much
+
+
 def test_gains_are_log_chances():
     greedy = torch.tensor(marginals(width=V).gains)
     torch.testing.assert_close(greedy.exp().sum(-1), torch.ones(3))
     torch.testing.assert_close(greedy[0], LOGITS[0].log_softmax(-1))
     seeded = torch.tensor(marginals(width=V, params={"temperature": 1.0}, seed=3).gains)
     noisy = LOGITS + gumbel(3, torch.arange(len(PROMPT), len(PROMPT) + 3), V)
-    torch.testing.assert_close(seeded, noisy.log_softmax(-1).sort(-1, descending=True).values)
+    torch.testing.assert_close(seeded, noisy.log_softmax(-1).sort(-1, descending=True).values, **ESTIMATED)
 
 
 CHANCES = {"greedy": {}, "seeded": {"params": {"temperature": 1.0}, "seed": 3}, "named": {"ids": torch.arange(V)}}
@@ -90,7 +93,7 @@ def test_chances_are_those_of_the_guess_at_its_depth(options, shape):
     noise = gumbel(3, torch.arange(len(PROMPT), len(PROMPT) + 3), V) if "params" in options else 0
     shares = (LOGITS + noise).softmax(-1)
     wanted = [shares[depth - 1, token].item() for depth, token in zip(tree.depths, tree.tokens, strict=True)]
-    assert tree.chances == pytest.approx(wanted) and len(tree) == len(shape)
+    assert tree.chances == pytest.approx(wanted, rel=1e-3) and len(tree) == len(shape)
 
 
 def test_the_best_tree_holds_the_largest_products_of_chances():

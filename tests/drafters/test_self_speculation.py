@@ -11,6 +11,7 @@ from foredraft.core.draft_tree import DraftTree
 from foredraft.core.errors import ConfigError
 from foredraft.core.speculation_config import OFF
 from foredraft.core.vocabulary import Vocabulary
+from foredraft.drafters import self_speculation
 from foredraft.drafters.self_speculation import SelfSpeculationDrafter, SkipMeasurement, make_self_speculation
 from foredraft.drafters.skip_search import SkipSearch
 from foredraft.model.attention import NAME
@@ -379,3 +380,21 @@ def test_layers_the_target_has_not_are_refused(engine, options, message):
 def test_a_target_without_layers_is_refused():
     with pytest.raises(ConfigError, match="is no loaded model; it has no layers to leave out"):
         Engine(ScriptedTarget(lambda history: [0.0] * 8, vocabulary=8), speculation=SpeculationConfig(method=METHOD))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+def test_a_chain_in_one_call_leaves_out_what_one_by_levels_does(engine, monkeypatch, temperature):
+    config = SpeculationConfig(method=METHOD, self_exit_layer=2, num_speculative_tokens=3)
+    params = SamplingParams(temperature=temperature, seed=5, max_new_tokens=40, ignore_eos=True)
+    drafter = engine.drafter_for(config)
+    if drafter.loop is None:
+        pytest.skip("this target drafts by levels anyway: foredraft-native is not built")
+
+    def counts() -> tuple[list[int], list[int], list[int]]:
+        [output] = engine.generate("def add(a, b):", params, config)
+        return output.token_ids, output.statistics.accepted_at, output.statistics.drafted_at
+
+    together = counts()
+    monkeypatch.setattr(self_speculation, "loop_of", lambda model, skips: None)
+    assert counts() == together
+    assert together[1][0] < together[2][0]  # a part of the target is not the target

@@ -191,6 +191,18 @@ def test_int8_weights_without_the_native_path_are_refused(extension, monkeypatch
         load_target("tiny", dtype="int8")
 
 
+def test_drafters_take_int8_weights_where_they_can(extension, tmp_path):
+    place = CpuDevice("auto").for_drafts("auto", torch.bfloat16)
+    folder = save_tiny(tiny_config("llama", hidden_size=64, intermediate_size=128), tmp_path / "covered")
+    assert load_packed_model(find_checkpoint(folder), torch.bfloat16, place).path.endswith(", int8 weights")
+    folder = save_tiny(tiny_config("gpt2"), tmp_path / "other")
+    model = load_packed_model(find_checkpoint(folder), torch.bfloat16, place)
+    assert model.path.endswith("; native kernels do not cover GPT2LMHeadModel")
+    strict = CpuDevice("auto").for_drafts("int8", torch.bfloat16)
+    with pytest.raises(ModelError, match="cannot be run in int8: native kernels do not cover GPT2LMHeadModel$"):
+        load_packed_model(find_checkpoint(folder), torch.bfloat16, strict)
+
+
 def test_drafters_models_take_what_their_target_takes(extension):
     target = load_target("tiny", dtype="fp32", cache_tokens=64, native="portable")
     assert target.model.path.startswith("native path: portable kernels")

@@ -114,6 +114,47 @@ def test_a_lone_request_is_read_as_a_view(path):
     assert keys.untyped_storage().data_ptr() == layers.keys[0].untyped_storage().data_ptr()
 
 
+@pytest.mark.skipif(slot_pool.native is None, reason="foredraft-native is not installed or off")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    "source, target", [([5, 6, 7], [4, 5, 6]), ([9, 3, 5], [1, 2, 3]), ([2], [2]), ([3, 4], [7, 8])]
+)
+def test_rows_move_alike_by_either_path(dtype, source, target):
+    ours, torchs = (LayerGroup(SHAPES, 12, dtype, CPU) for _ in range(2))
+    for group in (ours, torchs):
+        for stack in group.stacks:
+            stack[:] = torch.arange(stack.numel()).reshape(stack.shape) % 251
+    ours.move(source, target)
+    torchs.move_by_torch(source, target)
+    assert all(torch.equal(one, other) for one, other in zip(ours.stacks, torchs.stacks, strict=True))
+
+
+@pytest.mark.skipif(slot_pool.native is None, reason="foredraft-native is not installed or off")
+def test_rows_that_are_not_there_are_refused():
+    stack = torch.zeros(2, 4, 3)
+    for source, target in (([4], [0]), ([0], [-1]), ([0, 1], [2])):
+        with pytest.raises(ValueError):
+            slot_pool.native.move_rows([stack], source, target)
+    with pytest.raises(ValueError):
+        slot_pool.native.move_rows([stack.transpose(0, 1)], [0], [1])
+
+
+def test_rows_of_drafted_tokens_move_only_where_they_stay_valid():
+    pool = SlotPool(32)
+    kept, passing = (
+        pool.add_layers(name, SHAPES, torch.float32, keeps_drafts=keeps)
+        for name, keeps in (("target", True), ("head", False))
+    )
+    for layers in (kept, passing):
+        layers.keys[0][:] = torch.arange(32.0)[:, None, None]
+    table = pool.open(16)
+    pool.keep(table, pool.take(table, 5))
+    tail = pool.take(table, 4)
+    pool.keep(table, [tail[0], tail[3]])
+    assert table.slots == list(range(7))
+    assert kept.keys[0][6, 0, 0] == tail[3] and passing.keys[0][6, 0, 0] == 6
+
+
 def test_requests_grow_in_regions_of_their_own():
     pool = SlotPool(30)
     first, second, third = pool.open(10), pool.open(10), pool.open(10)

@@ -48,6 +48,8 @@ def test_parts_that_do_not_fit(program):
         lambda: program.gated_matrix(torch.randn(6, 8), torch.randn(5, 8)),
         lambda: program.tokens_embedded(a, torch.randn(3, 8, dtype=torch.bfloat16)),
         lambda: program.matrix_of(native.Program("bf16", KERNELS[0], native.Threads(1)), 0),
+        lambda: program.matrix_of(program, matrix, "int8"),
+        lambda: program.matrix_of(program, matrix, "int4"),
         lambda: program.buffer(0),
         lambda: program.scale((a[0], 2**31 - 1, 8), a, 2.0),
         lambda: program.attend(a, a, layer=0, heads=0, kv_heads=1, head_size=4, scale=1.0),
@@ -110,36 +112,54 @@ def test_what_is_read_or_written_in_two_widths_at_once(program):
     program.run(None, rows, rows, rows, [], rows, inputs=[torch.randn(1, 8)], skip=[1])
 
 
+CHAIN = (2, 3, 0, None, [4], 1.0, [], -1e9)  # depth, context, first slot, slots, pending tokens, divisor, keys, least
+
+
 @pytest.mark.parametrize(
-    ("depth", "position", "context"),
+    ("place", "value"),
     [
-        (0, 3, (3, 0, None)),
-        (2, -1, (3, 0, None)),
-        (2, 2**40, (3, 0, None)),
-        (2, 3, (3, -1, None)),
-        (2, 3, (3, 254, None)),
-        (2, 3, (-1, -1, torch.tensor([0]))),
-        (2, 3, (3, 0)),
+        (0, 0),
+        (1, -1),
+        (1, 2**40),
+        (1, 2**63 - 2),
+        (2, -1),
+        (2, 252),
+        (2, 2**63 - 2),
+        (3, torch.arange(4)),
+        (3, torch.tensor([0, 1, 2, 3, 256])),
+        (4, []),
+        (4, [VOCABULARY]),
+        (5, 0.0),
+        (6, [1]),
     ],
 )
-def test_chains_out_of_bounds(depth, position, context):
+def test_chains_out_of_bounds(place, value):
     decoder = native_decoder(KERNELS[0], "fp32")
-    logits, _ = decoder.run(text([1, 2, 3]))
+    decoder.run(text([1, 2, 3]))
+    chain = (*CHAIN[:place], value, *CHAIN[place + 1 :])
     with pytest.raises(ValueError):
-        native.draft_chain(
-            decoder.program,
-            decoder.cache,
-            logits[-1:],
-            None,
-            [depth],
-            [position],
-            [context],
-            [[3]],
-            [1.0],
-            [[]],
-            None,
-            VOCABULARY,
-        )
+        native.draft_chain(decoder.program, decoder.cache, [chain], None, None, VOCABULARY)
+    native.draft_chain(decoder.program, decoder.cache, [CHAIN], None, None, VOCABULARY)
+
+
+@pytest.mark.parametrize("chain", [CHAIN[:-1], (*CHAIN, 0)])
+def test_chains_of_other_parts(chain):
+    decoder = native_decoder(KERNELS[0], "fp32")
+    with pytest.raises(ValueError, match="a chain is depth, context"):
+        native.draft_chain(decoder.program, decoder.cache, [chain], None, None, VOCABULARY)
+
+
+def test_features_of_another_shape(program):
+    """The rows that drafts begin with read them; those that go on read what others hand on."""
+    view, chosen = ((program.buffer(8), 0, 8) for _ in range(2))
+    program.input(view, 0)
+    program.select_rows(chosen, view)
+    program.logits(chosen, program.matrix(torch.randn(5, 8)))
+    program.output(chosen)
+    for features in (None, torch.zeros(2, 8), torch.zeros(1, 6), torch.zeros(1, 8, dtype=torch.bfloat16)):
+        with pytest.raises(ValueError, match="features"):
+            native.draft_chain(program, None, [CHAIN], features, None, 5)
+    native.draft_chain(program, None, [CHAIN], torch.zeros(1, 8), None, 5)
 
 
 def test_a_refused_order_leaves_the_program_usable():

@@ -11,6 +11,7 @@ SIZES = {
     "window": Sizes(window=7, head_norms=True),
     "softcap": Sizes(softcap=5.0, activation="gelu_tanh", wide=True),
     "int8": Sizes(hidden=64, weights="int8"),
+    "broad int8": Sizes(hidden=256, inner=320, heads=8, kv_heads=4, head_size=64, rotated=64, weights="int8"),
     "broad": Sizes(hidden=256, inner=320, heads=8, kv_heads=4, head_size=64, rotated=64),
 }
 
@@ -24,7 +25,7 @@ def one_by_one(decoder, tokens: list[int]) -> torch.Tensor:
 @pytest.mark.parametrize("name", SIZES)
 def test_alone_and_in_packs_of_any_size(name, kernels, dtype):
     alone = one_by_one(native_decoder(kernels, dtype, SIZES[name]), TOKENS)
-    for rows in (2, 7, 16, 32, 64, 100):
+    for rows in (2, 5, 7, 16, 32, 64, 100):
         decoder = native_decoder(kernels, dtype, SIZES[name])
         parts = [decoder.run(text(TOKENS[i : i + rows], i))[0] for i in range(0, len(TOKENS), rows)]
         assert torch.equal(torch.cat(parts), alone), rows

@@ -24,6 +24,36 @@ def pieces_of(tokenizer, tokens):
     return [*map(detokenizer.push, tokens), detokenizer.flush()]
 
 
+def runs_of(tokenizer, tokens, cuts):
+    """As `pieces_of`, several tokens at once."""
+    detokenizer, edges = Detokenizer(tokenizer), sorted({0, len(tokens), *(cut % (len(tokens) + 1) for cut in cuts)})
+    runs = [tokens[start:stop] for start, stop in zip(edges, edges[1:], strict=False)]
+    return [*map(detokenizer.push_all, runs), detokenizer.flush()], runs
+
+
+@both
+@settings(max_examples=120, deadline=None)
+@given(st.sampled_from(TEXTS), st.lists(st.integers(0, 40)), st.lists(st.sampled_from([0, 1, 2]), max_size=3))
+def test_runs_of_tokens_give_the_text_that_one_after_the_other_does(tokenizer_of, text, cuts, special):
+    tokenizer = tokenizer_of()
+    tokens = tokenizer.encode(text, add_special_tokens=False)
+    for place, token in enumerate(special):
+        tokens.insert((7 * place) % (len(tokens) + 1), token)
+    pieces, runs = runs_of(tokenizer, tokens, cuts)
+    single = Detokenizer(tokenizer)
+    assert pieces[:-1] == ["".join([single.push(token) for token in run]) for run in runs]
+    assert pieces[-1] == single.flush()
+
+
+@settings(max_examples=120, deadline=None)
+@given(st.lists(st.integers(0, 299), max_size=20), st.lists(st.integers(0, 20)))
+def test_runs_of_any_byte_level_tokens_join_to_the_decoded_text(tokens, cuts):
+    tokenizer = byte_level()
+    tokens = [token % len(tokenizer) for token in tokens]
+    pieces, _ = runs_of(tokenizer, tokens, cuts)
+    assert "".join(pieces) == tokenizer.decode(tokens, skip_special_tokens=True)
+
+
 @both
 @pytest.mark.parametrize("text", TEXTS)
 def test_pieces_join_to_the_decoded_text(tokenizer_of, text):

@@ -23,6 +23,9 @@ KERNELS = native.choice_kernels()
 DTYPES = [torch.float32, torch.bfloat16]
 WIDTHS = [1, 2, 127, 128, 129, 300, 8192]
 kernels = pytest.mark.parametrize("kernel", KERNELS)
+odd_values = pytest.mark.parametrize(
+    "values", [[0.0], [0.0, -0.0], [-inf], [-inf, 2.0], [inf, 0.0], [inf, -inf], [inf, nan, 1.0], [1e-45, 0.0, -1e-40]]
+)
 dtypes = pytest.mark.parametrize("dtype", DTYPES)
 keys_of_rows = st.integers(-(2**63), 2**63 - 1)
 
@@ -95,6 +98,8 @@ def test_any_number_of_threads_gives_the_same(threads):
     assert native.choose(logits, None, keys.tolist(), threads=threads) == native.choose(logits, None, keys.tolist())
     assert native.top(logits, 3, threads=threads) == native.top(logits, 3)
     assert native.log_sum_exp(logits, threads=threads) == native.log_sum_exp(logits)
+    drawn = native.drawn_top(logits, 3, None, keys.tolist())
+    assert native.drawn_top(logits, 3, None, keys.tolist(), threads=threads) == drawn
 
 
 # ---------------------------------------------------------------------------------------------------- tokens
@@ -175,9 +180,7 @@ def test_ties_go_to_the_lowest_id(kernel, step):
 
 
 @dtypes
-@pytest.mark.parametrize(
-    "values", [[0.0], [0.0, -0.0], [-inf], [-inf, 2.0], [inf, 0.0], [inf, -inf], [inf, nan, 1.0], [1e-45, 0.0, -1e-40]]
-)
+@odd_values
 def test_rows_of_few_odd_values(values, dtype):
     generator = torch.Generator().manual_seed(1)
     for width in WIDTHS[:-1]:
@@ -200,18 +203,22 @@ def test_nan_counts_as_the_largest_and_the_first_wins(dtype, sign):
     assert [row[0] for row in native.top(logits, 2)[1]] == expected
 
 
+@st.composite
+def logits_of_any_bits(draw) -> torch.Tensor:
+    """Three rows of any bit pattern, NaN and infinities included, mostly few of them many times over."""
+    dtype = draw(st.sampled_from(DTYPES))
+    bits = 8 * dtype.itemsize
+    integers = torch.int16 if bits == 16 else torch.int32
+    pool = draw(st.lists(st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1), min_size=1, max_size=6))
+    width, seed = draw(st.integers(1, 400)), draw(st.integers(0, 99))
+    place = torch.randint(len(pool), (3, width), generator=torch.Generator().manual_seed(seed))
+    return torch.tensor(pool, dtype=integers)[place].view(dtype)
+
+
 @settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_any_bits_whatever(data):
-    """Logits of any bit pattern, NaN and infinities included, mostly few of them many times over."""
-    dtype = data.draw(st.sampled_from(DTYPES))
-    bits = 8 * dtype.itemsize
-    integers = torch.int16 if bits == 16 else torch.int32
-    pool = data.draw(st.lists(st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1), min_size=1, max_size=6))
-    width = data.draw(st.integers(1, 400))
-    generator = torch.Generator().manual_seed(data.draw(st.integers(0, 99)))
-    place = torch.randint(len(pool), (3, width), generator=generator)
-    logits = torch.tensor(pool, dtype=integers)[place].view(dtype)
+    logits = data.draw(logits_of_any_bits())
     keys = data.draw(st.lists(keys_of_rows, min_size=3, max_size=3))
     divisors = data.draw(st.none() | st.lists(st.floats(1e-30, 1e30) | st.just(inf), min_size=3, max_size=3))
     kernel = data.draw(st.sampled_from(KERNELS))
@@ -275,6 +282,135 @@ def test_top_with_forbidden_tokens():
     assert values == [[2.0, 1.0, -inf, -inf]] and tokens == [[290, 7, 0, 1]]
 
 
+# ------------------------------------------------------------------------------------------- the first few under noise
+
+ESTIMATE = 1e-3  # how far the log of the sum of shares may be off
+ROUGH = 0.7  # where a token's noise is nearly as large or as small as noise can be
+
+
+def perturbed(logits: Tensor, divisors: list[float], keys: list[int | None], ids: Tensor | None) -> Tensor:
+    """Values as torch makes them, from the noise of all tokens."""
+    rows = logits.float() / torch.tensor(divisors)[:, None]
+    for row, key in enumerate(keys):
+        if key is not None:
+            tokens = torch.arange(logits.shape[1]) if ids is None else ids
+            own = torch.empty(len(tokens))
+            native.gumbel_pairs(torch.full((len(tokens),), key), tokens, own)
+            rows[row] += own
+    return rows
+
+
+def assert_drawn_top(
+    logits: Tensor,
+    count: int,
+    divisors: list[float],
+    keys: list[int | None],
+    ids: Tensor | None = None,
+    kernel: str = "",
+    estimate: float = ESTIMATE,
+) -> None:
+    expected = perturbed(logits, divisors, keys, ids)
+    values, columns = native.top(expected, count)
+    tokens = columns if ids is None else ids[torch.tensor(columns)].tolist()
+    found = native.drawn_top(logits, count, divisors, keys, ids, kernel=kernel)
+    assert found[1] == tokens
+    assert str(found[0]) == str(values)  # NaN included
+    for total, other, row in zip(found[2], native.log_sum_exp(expected), values, strict=True):
+        assert str(total) == str(other) or abs(total - other) < estimate * max(1, abs(other) * 1e-3)
+        assert not total < row[0]
+    assert str(found) == str(native.drawn_top(logits, count, divisors, keys, ids))
+
+
+@kernels
+@dtypes
+@pytest.mark.parametrize("count", [1, 2, 3, 10, 16])
+def test_the_first_few_under_noise_are_those_of_all_noise(kernel, dtype, count):
+    generator = torch.Generator().manual_seed(count)
+    for width in [*WIDTHS, 1000]:
+        ids = torch.randint(100_000, (width,), generator=generator)
+        keys = [*some_keys(6, seed=width), None, None]
+        for spread in (0.0, 1.0, 5.0, 60.0):
+            logits = some_logits(8, width, spread, seed=width).to(dtype)
+            for divisors in ([1.0] * 8, [0.3, 0.8, 1.7, 9.0] * 2):
+                for named in (None, ids):
+                    assert_drawn_top(logits, min(count, width), divisors, keys, named, kernel)
+
+
+@kernels
+@pytest.mark.parametrize("count", [1, 3, 16])
+@pytest.mark.parametrize("divisor", [1.0, 0.3, 1e-6, 1e4])
+@pytest.mark.parametrize("level", [0.0, -300.0, 1e5])
+def test_the_first_few_of_values_within_a_rounding_of_each_other(kernel, count, divisor, level):
+    keys = some_keys(5, seed=3)
+    logits = (level - gumbel_rows(torch.tensor(keys), 4000)) * divisor
+    assert_drawn_top(logits, count, [divisor] * 5, keys, None, kernel)
+
+
+@kernels
+def test_the_largest_noise_lifts_a_token_among_the_first_few(kernel):
+    logits = torch.full((20, 2000), -25.0)
+    logits[:, -1] = 0.0
+    keys = [key_of(noise.MASK, 91 * row) for row in range(20)]
+    assert_drawn_top(logits, 3, [1.0] * 20, keys, None, kernel, ROUGH)
+    assert_drawn_top(logits * 0.1, 3, [0.1] * 20, keys, torch.arange(2000), kernel, ROUGH)
+
+
+@dtypes
+@odd_values
+def test_the_first_few_of_rows_of_few_odd_values(values, dtype):
+    generator = torch.Generator().manual_seed(1)
+    for width in WIDTHS[:-1]:
+        logits = torch.tensor(values, dtype=dtype)[torch.randint(len(values), (6, width), generator=generator)]
+        for divisor in (1.0, 0.3, 3e38, 1e-37, inf):
+            assert_drawn_top(logits, min(width, 5), [divisor] * 6, some_keys(6))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_the_first_few_of_any_bits_whatever(data):
+    logits = data.draw(logits_of_any_bits())
+    width = logits.shape[1]
+    keys = data.draw(st.lists(st.none() | keys_of_rows, min_size=3, max_size=3))
+    divisors = data.draw(st.lists(st.floats(1e-30, 1e30) | st.just(inf), min_size=3, max_size=3))
+    ids = data.draw(st.none() | st.just(torch.arange(width).flip(0) * 7))
+    count = data.draw(st.integers(1, min(width, 16)))
+    found = native.drawn_top(logits, count, divisors, keys, ids, kernel=data.draw(st.sampled_from(KERNELS)))
+    values, columns = native.top(perturbed(logits, divisors, keys, ids), count)
+    assert str(found[0]) == str(values)
+    assert found[1] == (columns if ids is None else ids[torch.tensor(columns)].tolist())
+
+
+@settings(max_examples=100, deadline=None)
+@given(keys_of_rows, st.integers(1, 3000), st.floats(1e-2, 1e2), st.integers(1, 16), st.integers(0, 99))
+def test_the_first_few_of_any_key_width_and_scale(key, width, divisor, count, seed):
+    logits = some_logits(2, width, 3.0, seed)
+    assert_drawn_top(logits, min(count, width), [divisor] * 2, [key, ~key], estimate=ROUGH)  # 0 is hashed to 0
+
+
+def test_the_estimate_of_the_sum_is_right_for_many_rows():
+    keys, logits = some_keys(400), some_logits(400, 8192, 3.0)
+    found = torch.tensor(native.drawn_top(logits, 1, None, keys)[2], dtype=torch.float64)
+    expected = torch.tensor(native.log_sum_exp(logits + gumbel_rows(torch.tensor(keys), 8192)), dtype=torch.float64)
+    off = (found - expected).abs().sort().values
+    assert off[200] < ESTIMATE / 10 and off[-5] < ESTIMATE and off[-1] < 10 * ESTIMATE
+
+
+def test_the_largest_share_is_never_above_one():
+    """u as near to 1 as it comes, where the estimate is worst."""
+    keys = [key_of(noise.MASK ^ low, 5) for low in range(0, 1 << 36, 1 << 30)]
+    [*values], _, totals = native.drawn_top(torch.zeros(len(keys), 300), 1, None, keys)
+    expected = native.log_sum_exp(gumbel_rows(torch.tensor(keys), 300))
+    for [value], total, exact in zip(values, totals, expected, strict=True):
+        assert value <= total and abs(total - exact) < ROUGH
+
+
+def test_without_noise_it_is_top_and_the_normaliser():
+    logits = some_logits(4, 500, 2.0)
+    assert native.drawn_top(logits, 7) == (*native.top(logits, 7), native.log_sum_exp(logits))
+    assert native.drawn_top(list(logits.split(2)), 7, [1.0] * 4, [None] * 4) == native.drawn_top(logits, 7)
+    assert native.drawn_top([], 7) == ([], [], [])
+
+
 # ---------------------------------------------------------------------------------------------------- normaliser
 
 
@@ -311,6 +447,11 @@ REFUSED = [
     (lambda: native.choose(ROWS, kernel="abacus"), "'abacus'"),
     (lambda: native.top(ROWS, 0), "between 1 and the width"),
     (lambda: native.top(ROWS, 4), "between 1 and the width"),
+    (lambda: native.drawn_top(ROWS, 4), "between 1 and the width"),
+    (lambda: native.drawn_top(ROWS, 1, [1.0, 0.0]), "above 0"),
+    (lambda: native.drawn_top(ROWS, 1, None, [1]), "needs a key"),
+    (lambda: native.drawn_top(ROWS, 1, None, None, torch.arange(2)), "needs an id"),
+    (lambda: native.drawn_top(ROWS, 1, None, None, torch.zeros(3)), "int64"),
     (lambda: native.gumbel_rows(torch.zeros(2), ROWS), "int64"),
     (lambda: native.gumbel_rows(torch.zeros(3, dtype=torch.long), ROWS), "needs a key"),
     (lambda: native.gumbel_rows(torch.zeros(2, dtype=torch.long), ROWS.half()), "float32"),

@@ -21,6 +21,9 @@ class Letters:
     def push(self, token):
         return chr(token) if token != EOS else ""
 
+    def push_all(self, tokens: list[int]) -> str:
+        return "".join(map(self.push, tokens))
+
     def flush(self):
         return ""
 

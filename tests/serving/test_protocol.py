@@ -404,6 +404,7 @@ def test_a_request_chooses_how_to_speculate(field, default, config):
         ({"suffix_decoding_max_cached_requests": 5}, "speculation.suffix_decoding_max_cached_requests"),
         ({"self_search_seconds": 3600.0}, "speculation.self_search_seconds"),
         ({"vocabulary_matching": "strings"}, "speculation.vocabulary_matching"),
+        ({"draft_weights": "int8"}, "speculation.draft_weights"),
         ({"draft_tensor_parallel_size": 2}, "speculation.draft_tensor_parallel_size"),
         ({"speculative_token_tree": "[" * 1000}, "speculation.speculative_token_tree"),
         ({"speculative_token_tree": "[[0], [1, 0]]"}, "speculation.speculative_token_tree"),

@@ -16,6 +16,7 @@ CHAIN_RULES = ("standard", "block")
 COUPLED_RULES = ("match", "lossy-typical")
 DRAFT_SAMPLING = ("coupled", "greedy", "probabilistic")
 VOCABULARY_MATCHING = ("auto", "tokens", "strings")
+DRAFT_WEIGHTS = ("auto", "same", "int8")
 OF_EACH_REQUEST = {  # what requests that share a drafter may each choose for themselves
     "num_speculative_tokens",
     "tree_size",
@@ -63,6 +64,8 @@ class SpeculationConfig:
         self_search_seconds: Time that the search for sublayers to leave out may take, spread over its first steps.
         vocabulary_matching: How to draft with a model of another vocabulary: tokens drafts what both vocabularies hold,
             strings goes through text and serves any pair, auto takes the same vocabulary as it is, strings for others.
+        draft_weights: Format of the weights of a draft model or head: int8, which takes the native path and bf16; same
+            for the target's; auto takes int8 where it can be had. No text depends on it.
         prediction: A text the caller expects in the answer, which method prediction drafts from.
         rejection_sample_method: Acceptance rule: match, standard, block, tree, traversal, or lossy-typical.
         draft_sample_method: coupled drafts with the target's noise, probabilistic samples from the drafter's own law,
@@ -91,6 +94,7 @@ class SpeculationConfig:
     self_skip: str = ""
     self_search_seconds: float = 2.0
     vocabulary_matching: str = "auto"
+    draft_weights: str = "auto"
     prediction: str | None = None
     rejection_sample_method: str = "match"
     draft_sample_method: str | None = None
@@ -113,6 +117,7 @@ class SpeculationConfig:
         whole("self_exit_layer", self.self_exit_layer, 0)
         within("self_search_seconds", self.self_search_seconds, 0, 3600)
         one_of("vocabulary_matching", self.vocabulary_matching, VOCABULARY_MATCHING)
+        one_of("draft_weights", self.draft_weights, DRAFT_WEIGHTS)
         one_of("rejection_sample_method", self.rejection_sample_method, ACCEPTANCE_RULES)
         if self.draft_sample_method is not None:
             one_of("draft_sample_method", self.draft_sample_method, DRAFT_SAMPLING)

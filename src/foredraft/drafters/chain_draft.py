@@ -1,20 +1,21 @@
 """Chains drafted in one call where a drafter has a loop of its own, into the trees `GrowingTree` would make."""
 
-from collections.abc import Callable, Sequence
-from math import exp, inf
+from collections.abc import Callable, Mapping, Sequence
+from math import exp, inf, log
 
-import numpy as np
+import torch
 from torch import Tensor
 
 from foredraft.core.draft_tree import DraftTree
-from foredraft.core.plan_builder import indices, integers
-from foredraft.drafters.draft_choice import plainly_chosen
+from foredraft.drafters.draft_choice import plainly_chosen, under_noise
 from foredraft.drafters.drafter import DraftTask
-from foredraft.drafters.table_slots import first_slots
+from foredraft.drafters.table_slots import continued, first_slots
 from foredraft.heads.chain_loop import Chain, ChainLoop
 from foredraft.model.slot_pool import SlotPool
 
-Make = Callable[[list[int]], list[DraftTree]]
+CPU = torch.device("cpu")  # where the extension reads slots
+
+Make = Callable[[list[DraftTask]], list[DraftTree]]
 
 
 def in_one_call(task: DraftTask) -> bool:
@@ -23,60 +24,66 @@ def in_one_call(task: DraftTask) -> bool:
     return not config.branches and not config.draft_confidence_threshold and plainly_chosen(task)
 
 
-def drafted(tasks: Sequence[DraftTask], loop: ChainLoop | None, by_loop: Make, by_levels: Make) -> list[DraftTree]:
-    """A draft for each of `tasks`, whose places are told to who makes it."""
-    quick = [place for place, task in enumerate(tasks) if loop is not None and in_one_call(task)]
-    slow = [place for place in range(len(tasks)) if place not in quick] if len(quick) < len(tasks) else []
-    trees = dict(zip(quick, by_loop(quick), strict=True)) if quick else {}
-    trees |= zip(slow, by_levels(slow), strict=True) if slow else ()
-    return [trees[place] for place in range(len(tasks))]
+def drafted(tasks: list[DraftTask], loop: ChainLoop | None, by_loop: Make, by_levels: Make) -> list[DraftTree]:
+    """A draft for each of `tasks`, in one call for all those that the loop can make."""
+    quick = [loop is not None and in_one_call(task) for task in tasks]
+    trees = {}
+    for way, make in ((True, by_loop), (False, by_levels)):
+        own = [task for task, one in zip(tasks, quick, strict=True) if one is way]
+        trees[way] = iter(make(own) if own else [])
+    return [next(trees[way]) for way in quick]
+
+
+def chains_of(
+    tasks: Sequence[DraftTask], filled: Mapping[int, int], pool: SlotPool, *, ahead: int = 0
+) -> tuple[list[list[int]], list[Chain]]:
+    """Slots for the nodes of each task's chain, taken before anything is run, and the chains.
+
+    `filled` are positions the drafter has run, by request; `ahead` as of `chain_of`.
+    """
+    slots = [pool.take(task.table, min(task.depth, task.nodes)) for task in tasks]
+    chains = [
+        chain_of(task, own, filled=filled.get(task.request.id, 0), ahead=ahead)
+        for task, own in zip(tasks, slots, strict=True)
+    ]
+    return slots, chains
+
+
+def chain_of(task: DraftTask, nodes: list[int], *, filled: int, ahead: int = 0) -> Chain:
+    """A chain of nodes in the slots `nodes`, by a drafter that has run `filled` positions.
+
+    Its row at position i reads token i + `ahead`, and stands in the slot of position i.
+    """
+    sampler, tokens = task.sampler, task.request.tokens
+    start = len(sampler.history)
+    slots = continued(first_slots(task.table, len(tokens), CPU), nodes[: max(0, len(nodes) - 1 - ahead)], CPU)
+    run = isinstance(slots, slice)
+    return Chain(
+        depth=len(nodes),
+        context=filled,
+        first=slots.start if run else -1,
+        slots=None if run else slots,
+        pending=tokens[filled + ahead :],
+        divisor=sampler.divisor,
+        noise=sampler.keys(range(start, start + len(nodes))) if under_noise(task) else [],
+        least=log(task.least) if task.least > 0 else -inf,
+    )
 
 
 def chain_trees(
     loop: ChainLoop,
     tasks: Sequence[DraftTask],
-    stored: Sequence[int],
-    logits: Tensor,
-    handed: Tensor | None,
-    pool: SlotPool,
+    chains: Sequence[Chain],
+    slots: Sequence[list[int]],
     name: str,
+    features: Tensor | None = None,
 ) -> list[DraftTree]:
-    """Chains of a drafter that holds `stored` positions of each request.
-
-    `logits` [tasks, V_draft] are those of the last stored rows, `handed` [tasks, hidden] what these hand on. All nodes
-    take their slots before anything is run.
-    """
-    slots = [pool.take(task.table, min(task.depth, task.nodes)) for task in tasks]
-    chains = [chain(*parts, pool) for parts in zip(tasks, stored, slots, strict=True)]
-    drafts = loop.draft(logits, handed, chains, tasks[0].sampler.vocabulary.rows)
+    """The drafted `chains` of `tasks`, their nodes in `slots`; `features` as in `ChainLoop.draft`."""
+    drafts = loop.draft(chains, features, tasks[0].sampler.vocabulary.rows)
     return [tree(*parts, name) for parts in zip(*drafts, slots, strict=True)]
-
-
-def chain(task: DraftTask, stored: int, slots: list[int], pool: SlotPool) -> Chain:
-    sampler, own = task.sampler, slots[:-1]
-    coupled = task.speculation.draft_sampling == "coupled" and not sampler.greedy
-    start = len(sampler.history)
-    before = first_slots(task.table, stored, pool.device)
-    run = isinstance(before, slice) and own == list(range(before.stop, before.stop + len(own)))
-    return Chain(
-        depth=len(slots),
-        context=stored,
-        first=before.start if run else -1,
-        keys=None if run else np.concatenate([indices(before, pool.device).numpy(), np.array(own, dtype=np.int64)]),
-        slots=own,
-        divisor=sampler.divisor,
-        noise=sampler.keys([start + depth for depth in range(len(slots))]) if coupled else [],
-    )
 
 
 def tree(tokens: list[int], gains: list[float], slots: list[int], name: str) -> DraftTree:
     """Up to the first token that nothing speaks for: logits that are no numbers."""
     length = next((depth for depth, gain in enumerate(gains) if not gain > -inf), len(gains))
     return DraftTree.chain(tokens[:length], name, slots=slots[:length], chances=[exp(gain) for gain in gains[:length]])
-
-
-def rows_at(states: Tensor, places: list[int]) -> Tensor:
-    """Some rows of [N, ...], none copied where all are wanted in their order."""
-    if places == list(range(len(states))):
-        return states
-    return states.index_select(0, integers(places, states.device))

@@ -170,7 +170,8 @@ def dflash_drafter(name: str, head: DFlashHead | NativeDFlash, pool: SlotPool, d
     sizes = head.config.sizes
     shape = LayerShape(sizes.kv_heads, sizes.head_dim, sizes.head_dim)
     owner = f"{name} {len(pool.groups)}"  # engines may share a target
-    return DFlashDrafter(head, pool, pool.add_layers(owner, dict.fromkeys(range(head.config.layers), shape), dtype))
+    shapes = dict.fromkeys(range(head.config.layers), shape)
+    return DFlashDrafter(head, pool, pool.add_layers(owner, shapes, dtype, keeps_drafts=False))
 
 
 @register("dflash")

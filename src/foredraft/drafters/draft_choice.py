@@ -65,6 +65,11 @@ def choices_for(task: DraftTask) -> Choice:
     return CHOICES[task.speculation.draft_sampling](task)
 
 
+def under_noise(task: DraftTask) -> bool:
+    """Whether tokens are chosen under the target's own noise."""
+    return task.speculation.draft_sampling == "coupled" and not task.sampler.greedy
+
+
 def plainly_chosen(task: DraftTask) -> bool:
     """Whether drafted tokens are the largest of raw logits, over a divisor and under the target's noise at most."""
     sampler = task.sampler

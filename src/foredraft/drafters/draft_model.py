@@ -12,7 +12,7 @@ from foredraft.core.errors import VocabularyError, require
 from foredraft.core.plan_builder import Rows, build_plan
 from foredraft.core.request import Request
 from foredraft.core.speculation_config import SpeculationConfig
-from foredraft.drafters.chain_draft import chain_trees, drafted, rows_at
+from foredraft.drafters.chain_draft import chain_trees, chains_of, drafted
 from foredraft.drafters.draft_cache import CATCH_UP_ROWS, Forward
 from foredraft.drafters.draft_choice import choices_for
 from foredraft.drafters.drafter import Drafter, DrafterNeeds, DraftTask, Observation, register
@@ -23,6 +23,7 @@ from foredraft.drafters.prefix_state import PrefixState
 from foredraft.drafters.table_slots import first_slots
 from foredraft.drafters.vocabulary_check import same_vocabulary
 from foredraft.heads.chain_loop import ChainLoop
+from foredraft.model.layer_skips import NOTHING_SKIPPED, LayerSkips
 from foredraft.model.loading import find_checkpoint, load_tokenizer
 from foredraft.model.native_decoder import NativeDecoder
 from foredraft.model.packed_model import load_packed_model
@@ -36,6 +37,7 @@ class DraftModelDrafter:
     Attributes:
         model: The draft model, its layers attached to `pool`.
         context_length: Positions it was made for; it drafts nothing past them.
+        loop: Drafts whole chains in one call, where the model takes the native path.
         filled: Positions of each request whose keys and values the draft model has stored.
         ran: Slots of the nodes of each request's last draft that the draft model ran through; they tell nodes apart,
             even in a draft that was cut.
@@ -46,6 +48,7 @@ class DraftModelDrafter:
 
     def __init__(self, model: Forward, pool: SlotPool, *, context_length: int):
         self.model, self.pool, self.context_length = model, pool, context_length
+        self.loop = loop_of(model)
         self.filled: dict[int, int] = {}
         self.ran: dict[int, set[int]] = {}
 
@@ -59,24 +62,21 @@ class DraftModelDrafter:
 
     def trees(self, tasks: list[DraftTask]) -> list[DraftTree]:
         self.catch_up(tasks)
+        return drafted(tasks, self.loop, self.chained, self.grown)
+
+    def chained(self, tasks: list[DraftTask]) -> list[DraftTree]:
+        """Chains drafted in one call, which runs what is pending, too."""
+        slots, chains = chains_of(tasks, self.filled, self.pool)
+        trees = chain_trees(self.loop, tasks, chains, slots, self.name)
+        for task, tree in zip(tasks, trees, strict=True):
+            self.filled[task.request.id] = len(task.request.tokens)
+            self.ran[task.request.id] = set(tree.slots[:-1])
+        return trees
+
+    def grown(self, tasks: list[DraftTask]) -> list[DraftTree]:
+        """Trees grown level by level, each level one forward."""
         logits = self.forward([self.pending_rows(task, last=True) for task in tasks])
         self.filled.update((task.request.id, len(task.request.tokens)) for task in tasks)
-
-        def by_loop(places: list[int]) -> list[DraftTree]:
-            own = [tasks[place] for place in places]
-            stored = [len(task.request.tokens) for task in own]
-            trees = chain_trees(loop, own, stored, rows_at(logits, places), None, self.pool, self.name)
-            for task, tree in zip(own, trees, strict=True):
-                self.ran[task.request.id] = set(tree.slots[: min(task.depth, task.nodes) - 1])
-            return trees
-
-        loop = loop_of(self.model)
-        return drafted(
-            tasks, loop, by_loop, lambda places: self.grown([tasks[p] for p in places], rows_at(logits, places))
-        )
-
-    def grown(self, tasks: list[DraftTask], logits: Tensor) -> list[DraftTree]:
-        """Trees grown level by level from the logits of the rows just run, [tasks, V]; each level is one forward."""
         drafts = [
             GrowingTree(task, choices_for(task), self.pool, self.name, len(task.request.tokens)) for task in tasks
         ]
@@ -141,13 +141,13 @@ class DraftModelDrafter:
         self.ran.pop(request.id, None)
 
 
-def loop_of(model: Forward) -> ChainLoop | None:
-    """What drafts whole chains in one call, where the model takes the native path."""
+def loop_of(model: Forward, skips: LayerSkips = NOTHING_SKIPPED) -> ChainLoop | None:
+    """What drafts whole chains in one call without the sublayers `skips`, where the model takes the native path."""
     decoder = getattr(model, "decoder", None)
     if not isinstance(decoder, NativeDecoder):
         return None
-    cache = decoder.runner.cache(model.layers)
-    return ChainLoop(program=decoder.program, cache=cache, skip=decoder.head_alone, target_ids=None)
+    cache, skip = decoder.runner.cache(model.layers), decoder.left_out(skips)
+    return ChainLoop(program=decoder.program, cache=cache, first_skip=skip, skip=skip, target_ids=None)
 
 
 @register("draft_model")
@@ -166,7 +166,8 @@ def make_draft_model(config: SpeculationConfig, target: ModelTarget) -> Drafter:
     tokenizer = load_tokenizer(checkpoint)
     matching = config.vocabulary_matching
     if matching != "auto" or not same_vocabulary(target.tokenizer, tokenizer):
-        return make_foreign_draft_model(checkpoint, tokenizer, target, by_tokens=matching == "tokens")
-    model = load_packed_model(checkpoint, target.model.dtype, target.place)
+        return make_foreign_draft_model(checkpoint, tokenizer, target, config)
+    place = target.place.for_drafts(config.draft_weights, target.model.dtype)
+    model = load_packed_model(checkpoint, target.model.dtype, place)
     model.attach(target.pool, f"draft_model {config.model} {len(target.pool.groups)}")  # engines may share a target
     return DraftModelDrafter(model, target.pool, context_length=checkpoint.capability.context_length)

@@ -67,6 +67,8 @@ class DraftTask:
         table: Its cache slots; `len(table)` committed positions, drafters with own layers take node slots from it.
         nodes: Most nodes the tree may hold, at least 1.
         depth: Longest path it may hold, at least 1.
+        least: Chance of a path below which its next token is not worth drafting: a chain that is made token by token,
+            and is not sampled, ends there.
     """
 
     request: Request
@@ -75,6 +77,7 @@ class DraftTask:
     table: SlotTable
     nodes: int
     depth: int
+    least: float = 0.0
 
 
 @dataclass(kw_only=True, slots=True)  # not frozen: one is made for every request and drafter of a step

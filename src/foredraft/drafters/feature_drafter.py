@@ -15,7 +15,7 @@ from foredraft.core.plan_builder import Rows, build_plan
 from foredraft.core.request import Request
 from foredraft.core.speculation_config import SpeculationConfig
 from foredraft.core.step_plan import StepPlan
-from foredraft.drafters.chain_draft import chain_trees, drafted, rows_at
+from foredraft.drafters.chain_draft import chain_trees, chains_of, drafted
 from foredraft.drafters.drafter import DrafterNeeds, DraftTask, Observation
 from foredraft.drafters.feature_store import EVERY_POSITION, FeatureStore
 from foredraft.drafters.growing_tree import GrowingTree
@@ -53,7 +53,7 @@ class FeatureDraft:
         tree, entering = self.tree, self.handed
         if not tree.chain:
             places = [self.ran.index(tree.nodes[node].parent) for node in tree.frontier]
-            entering = torch.cat([self.entered, rows_at(self.handed, places)])
+            entering = torch.cat([self.entered, self.handed[places]])
         self.entered, self.ran = entering, tree.frontier
         return entering
 
@@ -95,22 +95,15 @@ class FeatureDrafter:
 
     def trees(self, tasks: list[DraftTask]) -> list[DraftTree]:
         self.catch_up(tasks)
-        plan, *states = self.begin([self.pending(task, last=True) for task in tasks])
-        self.filled.update((task.request.id, len(task.request.tokens) - 1) for task in tasks)
-        logits, handed, hidden = states
+        return drafted(tasks, self.loop, self.chained, self.grown)
 
-        def by_loop(places: list[int]) -> list[DraftTree]:
-            own = [tasks[place] for place in places]
-            stored = [len(task.request.tokens) - 1 for task in own]
-            parts = (rows_at(logits, places), rows_at(handed, places))
-            return chain_trees(self.loop, own, stored, *parts, self.pool, self.name)
-
-        def by_levels(places: list[int]) -> list[DraftTree]:
-            last = rows_at(hidden, plan.logit_rows.tolist())
-            drafts = [self.draft(tasks[place], last[place : place + 1], handed[place : place + 1]) for place in places]
-            return self.grown(drafts, rows_at(logits, places))
-
-        return drafted(tasks, self.loop, by_loop, by_levels)
+    def chained(self, tasks: list[DraftTask]) -> list[DraftTree]:
+        """Chains drafted in one call, which runs the pending pairs, too."""
+        slots, chains = chains_of(tasks, self.filled, self.pool, ahead=1)
+        features = [self.features.take(task.request, self.missing(task.request)) for task in tasks]
+        trees = chain_trees(self.loop, tasks, chains, slots, self.name, together(features))
+        self.fill(tasks)
+        return trees
 
     def draft(self, task: DraftTask, last: Tensor, handed: Tensor) -> FeatureDraft:
         """A draft with nothing in it yet.
@@ -121,8 +114,12 @@ class FeatureDrafter:
         tree = growing_tree(task, self.pool, self.name, len(task.request.tokens) - 1)
         return FeatureDraft(tree, last, [ROOT], handed)
 
-    def grown(self, drafts: list[FeatureDraft], logits: Tensor) -> list[DraftTree]:
-        """Grow level by level from the logits of the rows just run, [drafts, V_draft]; each level is one forward."""
+    def grown(self, tasks: list[DraftTask]) -> list[DraftTree]:
+        """Trees grown level by level, each level one forward."""
+        plan, logits, handed, hidden = self.begin([self.pending(task, last=True) for task in tasks])
+        self.fill(tasks)
+        last = hidden.index_select(0, plan.logit_rows)
+        drafts = [self.draft(*parts) for parts in zip(tasks, last.split(1), handed.split(1), strict=True)]
         going = drafts
         while True:
             grow([draft.tree for draft in going], logits, self.target_ids)
@@ -146,6 +143,10 @@ class FeatureDrafter:
             self.begin([self.pending(task, last=False) for task in behind])
             for task in behind:
                 self.filled[task.request.id] = self.filled.get(task.request.id, 0) + CATCH_UP_ROWS
+
+    def fill(self, tasks: list[DraftTask]) -> None:
+        """Note that every pair before the root's position has been run."""
+        self.filled.update((task.request.id, len(task.request.tokens) - 1) for task in tasks)
 
     def missing(self, request: Request) -> int:
         return len(request.tokens) - 1 - self.filled.get(request.id, 0)
@@ -204,5 +205,5 @@ def feature_drafter(
     """A drafter over `head`, with storage for layers of `shapes` in the target's pool."""
     pool = target.pool
     owner = f"{config.method} {config.model or ''} {len(pool.groups)}"  # engines may share a target
-    layers = pool.add_layers(owner, shapes, target.model.dtype)
+    layers = pool.add_layers(owner, shapes, target.model.dtype, keeps_drafts=False)
     return FeatureDrafter(config.method, head, pool, layers=layers, scale=sizes.head_dim**-0.5)

@@ -1,5 +1,6 @@
 """Loads a draft model of another vocabulary with a cache of its own."""
 
+from foredraft.core.speculation_config import SpeculationConfig
 from foredraft.drafters.draft_cache import DraftCache
 from foredraft.drafters.foreign_draft_model import ForeignDraftModel
 from foredraft.drafters.string_alignment import StringAlignment
@@ -15,9 +16,9 @@ SLOTS_A_TOKEN = 2  # the draft model's tokens may be shorter than the target's
 
 
 def make_foreign_draft_model(
-    checkpoint: Checkpoint, tokenizer, target: ModelTarget, *, by_tokens: bool
+    checkpoint: Checkpoint, tokenizer, target: ModelTarget, config: SpeculationConfig
 ) -> ForeignDraftModel:
-    """A drafter by shared tokens, else through text.
+    """A drafter by shared tokens where `config` asks for that, else through text.
 
     Raises `VocabularyError` where a tokenizer cannot be read, `ConfigError` where too few tokens are shared.
     """
@@ -25,9 +26,11 @@ def make_foreign_draft_model(
     draft_text = TokenText(tokenizer, vocabulary, owner=f"draft model {checkpoint.name!r}")
     target_text = TokenText(target.tokenizer, target.vocabulary, owner=f"target {target.name!r}")
     bridge = VocabularyBridge(target_text, draft_text)
+    by_tokens = config.vocabulary_matching == "tokens"
     if by_tokens:
         bridge.require_shared(checkpoint.name)
-    model = load_packed_model(checkpoint, target.model.dtype, target.place)
+    place = target.place.for_drafts(config.draft_weights, target.model.dtype)
+    model = load_packed_model(checkpoint, target.model.dtype, place)
     pool = own_pool(model, target)
     model.attach(pool, "draft_model")
     context = checkpoint.capability.context_length

@@ -8,7 +8,7 @@ sampled drafts has a shape fixed beforehand: dropping a node for what was drawn 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import exp, inf
+from math import exp, inf, log
 
 from torch import Tensor
 from torch.nn.functional import pad
@@ -188,7 +188,7 @@ class GrowingTree:
     def advance(self, fresh: list[int], scores: Tensor | None) -> None:
         """Choose the next frontier among the level just drafted."""
         deepest = not fresh or self.nodes[fresh[0]].depth >= self.task.depth
-        if deepest or (self.chain and self.unsure(fresh[0], scores)):
+        if deepest or (self.chain and (self.unsure(fresh[0], scores) or self.unlikely(fresh[0]))):
             self.expand([])
         else:
             best = sorted(fresh, key=lambda node: -self.nodes[node].score)[: self.width]
@@ -205,6 +205,10 @@ class GrowingTree:
         """Whether the drafter gave its own token less than the threshold; that token is kept, being free to verify."""
         threshold = self.task.speculation.draft_confidence_threshold
         return threshold > 0 and scores[0].softmax(-1)[self.nodes[node].token].item() < threshold
+
+    def unlikely(self, node: int) -> bool:
+        """Whether the path to a node is not worth going on with."""
+        return self.task.least > 0 and not self.sampled and self.nodes[node].score < log(self.task.least)
 
     def path_tokens(self, node: int) -> list[int]:
         tokens: list[int] = []

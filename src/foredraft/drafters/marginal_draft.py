@@ -15,7 +15,7 @@ from foredraft.core.draft_tree import ROOT, DraftTree
 from foredraft.core.static_tree import StaticTree
 from foredraft.drafters.draft_choice import Choice, choices_for, plainly_chosen
 from foredraft.drafters.drafter import DraftTask
-from foredraft.drafters.level_ranking import plain_values, ranked, scattered
+from foredraft.drafters.level_ranking import PlainRows, plainly_ranked, ranked, scattered
 
 
 @dataclass(eq=False)
@@ -77,8 +77,8 @@ class Marginals:
     def best(self) -> tuple[list[list[float]], list[list[int]]]:
         """Log-chances and tokens of the best guesses of each depth, [D][width] each, falling."""
         if plainly_chosen(self.task):
-            values = plain_values(self.task, self.logits, [*range(len(self.logits))], self.target_ids)
-            return ranked([values], self.width, self.target_ids)
+            rows = PlainRows(self.task, self.logits, [*range(len(self.logits))])
+            return plainly_ranked([rows], self.width, self.target_ids)
         return ranked([self.ordered[1].float()], self.width)
 
     @property

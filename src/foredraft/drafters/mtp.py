@@ -27,23 +27,28 @@ def make_mtp(config: SpeculationConfig, target: ModelTarget) -> FeatureDrafter:
     found = read_head(config, target)
     sizes = found.config.sizes
     ready = own_layer if found.layer_of is None else target_layer
-    head, shapes = ready(found, target)
+    head, shapes = ready(config, found, target)
     return feature_drafter(config, target, head, sizes, shapes=shapes)
 
 
-def own_layer(found: HeadCheckpoint, target: ModelTarget) -> tuple[FeatureHead, dict[int, LayerShape]]:
+def own_layer(
+    config: SpeculationConfig, found: HeadCheckpoint, target: ModelTarget
+) -> tuple[FeatureHead, dict[int, LayerShape]]:
     """The module and what its layer stores for a token."""
-    return ready_head(found, target), plain_shapes(found.config.sizes, layers=1)
+    return ready_head(config, found, target), plain_shapes(found.config.sizes, layers=1)
 
 
-def target_layer(found: HeadCheckpoint, target: ModelTarget) -> tuple[MtpHead, dict[int, LayerShape]]:
+def target_layer(
+    config: SpeculationConfig, found: HeadCheckpoint, target: ModelTarget
+) -> tuple[MtpHead, dict[int, LayerShape]]:
     """As `own_layer`, its layer being one of the target's architecture."""
     module = target.model.module
     decoder = module.get_decoder()
     tensors = stacked_experts(found.tensors)
     own = {name.removeprefix(LAYER): tensor for name, tensor in tensors.items() if name.startswith(LAYER)}
     layer = foreign_layer(decoder, module.config.get_text_config(), target.model.capability.windows, own)
-    head = ready_head(replace(found, tensors=nested(tensors)), target, layer=layer, rotary=decoder.rotary_emb)
+    whole = replace(found, tensors=nested(tensors))
+    head = ready_head(config, whole, target, layer=layer, rotary=decoder.rotary_emb)
     return head, layer.stored_shapes(decoder.rotary_emb, found.config.sizes.hidden_size)
 
 

@@ -15,7 +15,7 @@ from foredraft.core.draft_tree import DraftTree
 from foredraft.core.errors import require
 from foredraft.core.plan_builder import Rows, build_plan, compact
 from foredraft.core.speculation_config import SpeculationConfig
-from foredraft.drafters.draft_model import DraftModelDrafter
+from foredraft.drafters.draft_model import DraftModelDrafter, loop_of
 from foredraft.drafters.drafter import DrafterNeeds, DraftTask, Observation, register
 from foredraft.drafters.skip_search import KeptSearch, SkipSearch
 from foredraft.model.layer_skips import LayerSkips
@@ -173,6 +173,7 @@ class SelfSpeculationDrafter(DraftModelDrafter):
         ready = [task for task in tasks if task.request.pending == 1]
         for task in ready:
             self.filled[task.request.id] = task.request.computed
+        self.loop = loop_of(self.model, self.skips)
         trees = iter(super().propose(ready))
         drafts = [next(trees) if task.request.pending == 1 else DraftTree() for task in tasks]
         if self.measurement is not None:

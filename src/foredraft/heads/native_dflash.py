@@ -19,10 +19,10 @@ from foredraft.model.slot_pool import LayerGroup
 STORE, BLOCK = 0, 1  # sections
 
 
-def write_dflash(program: Any, head: DFlashHead, target: NativeDecoder) -> None:
+def write_dflash(program: Any, head: DFlashHead, target: NativeDecoder, weights: str) -> None:
     """Both sections; embedding and output layer are the target's."""
     layers = layer_parts(head.layers)
-    writer = HeadWriter(program, layers, head.rotary)
+    writer = HeadWriter(program, layers, head.rotary, weights)
     products = [writer.product(*layer.attention.projections[1:]) for layer in layers]  # to keys and values
     write_context(writer, head, [layer.attention for layer in layers], products)
     program.section(BLOCK)

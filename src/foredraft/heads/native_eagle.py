@@ -10,10 +10,10 @@ from foredraft.model.native_parts import embedding_of, norm_part
 from foredraft.model.program_writer import View
 
 
-def write_eagle(program: Any, head: EagleHead, target: NativeDecoder) -> None:
+def write_eagle(program: Any, head: EagleHead, target: NativeDecoder, weights: str) -> None:
     """EAGLE-1 and EAGLE-2, whose output layer is the target's."""
     layers, width = layer_parts(head.layers), head.config.sizes.hidden_size
-    writer = HeadWriter(program, layers, head.rotary)
+    writer = HeadWriter(program, layers, head.rotary, weights)
     buffer, _, _ = joined = writer.buffer(2 * width)
     writer.embed((buffer, 0, width), *embedding_of(head.borrowed[0].embed))
     writer.entry((buffer, width, width))
@@ -25,11 +25,11 @@ def write_eagle(program: Any, head: EagleHead, target: NativeDecoder) -> None:
     writer.borrowed_logits(out, target)
 
 
-def write_eagle3(program: Any, head: Eagle3Head, target: NativeDecoder) -> None:
+def write_eagle3(program: Any, head: Eagle3Head, target: NativeDecoder, weights: str) -> None:
     """EAGLE-3 and EAGLE-3.1, whose output layer is their own."""
     config, width = head.config, head.config.sizes.hidden_size
     first, *later = layers = layer_parts(head.layers)
-    writer = HeadWriter(program, layers, head.rotary)
+    writer = HeadWriter(program, layers, head.rotary, weights)
     buffer, _, _ = joined = writer.buffer(2 * width)
     embedding, normed = (buffer, 0, width), (buffer, width, width)
     features = writer.buffer(len(config.feature_layers) * config.target_hidden_size)

@@ -42,5 +42,9 @@ class NativeFeatureHead:
     def loop(self, layers: LayerGroup) -> ChainLoop:
         runner = self.runner
         return ChainLoop(
-            program=runner.program, cache=runner.cache(layers), skip=[FEATURES], target_ids=self.target_ids
+            program=runner.program,
+            cache=runner.cache(layers),
+            first_skip=[HANDED],
+            skip=[FEATURES],
+            target_ids=self.target_ids,
         )

@@ -19,25 +19,30 @@ from foredraft.heads.native_feature_head import NativeFeatureHead
 from foredraft.heads.native_medusa import NativeMedusa, write_medusa
 from foredraft.heads.native_mtp import write_mtp
 from foredraft.heads.native_trial import reproduces
+from foredraft.model.int8_weights import GROUP
 from foredraft.model.native_decoder import BUILD_ERRORS, NativeDecoder, refusal
 from foredraft.model.native_parts import StrangePart
 from foredraft.model.native_run import PlanRunner
 from foredraft.model.native_runtime import DTYPES, NotCovered
+from foredraft.model.program_writer import SAME
 
 Native = NativeFeatureHead | NativeDFlash | NativeMedusa
 
 
-def native_or_torch(head: nn.Module, decoder: object) -> nn.Module | Native:
-    """`head` on the native path of its target's `decoder`, or itself with a `path` that says why not."""
+def native_or_torch(head: nn.Module, decoder: object, weights: str = SAME) -> nn.Module | Native:
+    """`head` on the native path of its target's `decoder`, or itself with a `path` that says why not.
+
+    There its weights have the format `weights`, where its width allows that.
+    """
     try:
-        return native_head(head, decoder)
+        return native_head(head, decoder, weights)
     except NotCovered as missing:
         head.path = f"torch: {missing}"
         return head
 
 
 @torch.inference_mode()
-def native_head(head: nn.Module, decoder: object) -> Native:
+def native_head(head: nn.Module, decoder: object, weights: str = SAME) -> Native:
     """Raises `NotCovered` where the native path cannot run `head`, or does not say what it says."""
     if not isinstance(decoder, NativeDecoder):
         raise NotCovered("its target does not take the native path")
@@ -45,7 +50,7 @@ def native_head(head: nn.Module, decoder: object) -> Native:
     if dtype != decoder.dtype:
         raise NotCovered("it has another dtype than its target")
     try:
-        native = built(head, decoder, dtype)
+        native = built(head, decoder, dtype, weights)
     except StrangePart as part:
         raise NotCovered(f"native kernels do not cover a head with {part}") from None
     except BUILD_ERRORS as error:
@@ -55,29 +60,30 @@ def native_head(head: nn.Module, decoder: object) -> Native:
     return native
 
 
-def built(head: nn.Module, decoder: NativeDecoder, dtype: torch.dtype) -> Native:
+def built(head: nn.Module, decoder: NativeDecoder, dtype: torch.dtype, weights: str) -> Native:
     program = decoder.runtime.program(DTYPES[dtype])
-    network, logits = write_program(program, head, decoder)
-    return network(head, PlanRunner(program, decoder.runtime, logits=logits, dtype=dtype))
+    form = SAME if decoder.width % GROUP else weights
+    network, logits = write_program(program, head, decoder, form)
+    return network(head, PlanRunner(program, decoder.runtime, logits=logits, dtype=dtype, weights=form))
 
 
-def write_program(program: Any, head: nn.Module, target: NativeDecoder) -> tuple[type[Native], int]:
-    """Write the program of `head`: what answers by it, and how many logits a row has."""
+def write_program(program: Any, head: nn.Module, target: NativeDecoder, weights: str) -> tuple[type[Native], int]:
+    """Write the program of `head` with `weights`: what answers by it, and how many logits a row has."""
     config = head.config
     match head:
         case MedusaHeads():
-            write_medusa(program, head)
+            write_medusa(program, head, weights)
             return NativeMedusa, config.heads * config.draft_vocabulary
         case DFlashHead():
-            write_dflash(program, head, target)
+            write_dflash(program, head, target, weights)
             return NativeDFlash, config.vocabulary
         case Eagle3Head():
-            write_eagle3(program, head, target)
+            write_eagle3(program, head, target, weights)
             return NativeFeatureHead, config.draft_vocabulary
         case EagleHead():
-            write_eagle(program, head, target)
+            write_eagle(program, head, target, weights)
             return NativeFeatureHead, config.vocabulary
         case MtpHead():
-            write_mtp(program, head, target)
+            write_mtp(program, head, target, weights)
             return NativeFeatureHead, config.vocabulary
     raise NotCovered(f"native kernels do not cover {type(head).__name__}")

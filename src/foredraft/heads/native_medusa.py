@@ -9,9 +9,9 @@ from foredraft.model.native_run import PlanRunner
 from foredraft.model.program_writer import ProgramWriter
 
 
-def write_medusa(program: Any, heads: MedusaHeads) -> None:
+def write_medusa(program: Any, heads: MedusaHeads, weights: str) -> None:
     """All heads over the same rows; every row is wanted."""
-    writer, config = ProgramWriter(program), heads.config
+    writer, config = ProgramWriter(program, weights=weights), heads.config
     hidden, own, inner = (writer.buffer(config.hidden_size) for _ in range(3))
     entered = writer.buffer(config.hidden_size)
     program.input(entered, 0)

@@ -9,10 +9,10 @@ from foredraft.model.native_decoder import NativeDecoder
 from foredraft.model.native_parts import embedding_of, norm_part
 
 
-def write_mtp(program: Any, head: MtpHead, target: NativeDecoder) -> None:
+def write_mtp(program: Any, head: MtpHead, target: NativeDecoder, weights: str) -> None:
     """Raises `NotCovered` where the layer is one of the target's architecture."""
     [layer] = layers = layer_parts([head.layer])
-    writer, width = HeadWriter(program, layers, head.rotary), head.config.sizes.hidden_size
+    writer, width = HeadWriter(program, layers, head.rotary, weights), head.config.sizes.hidden_size
     buffer, _, _ = joined = writer.buffer(2 * width)
     embedding, handed = (buffer, 0, width), (buffer, width, width)
     embed = head.borrowed[0].embed if head.embed_tokens is None else head.embed_tokens

@@ -20,8 +20,8 @@ FUSED = 0  # the boundary under which leaves what features became for the head
 class HeadWriter(LayerWriter):
     """Writes a head of decoder layers into an empty program; its modules keep their weights."""
 
-    def __init__(self, program: Any, layers: Sequence[LayerPart], rotary: Rotary):
-        super().__init__(program, layers, {ROTATION: rotation_of(rotary.rotary, ROTATION)})
+    def __init__(self, program: Any, layers: Sequence[LayerPart], rotary: Rotary, weights: str):
+        super().__init__(program, layers, {ROTATION: rotation_of(rotary.rotary, ROTATION)}, weights=weights)
 
     def layer(self, layer: LayerPart, source: View | None = None, residual: View | None = None) -> None:
         """A whole layer; `source` and `residual` as of `attention`."""
@@ -50,5 +50,10 @@ class HeadWriter(LayerWriter):
         return self.aside
 
     def borrowed_logits(self, src: View, target: NativeDecoder) -> None:
-        """Logits by the vocabulary head of the `target`, whose weight is shared."""
-        self.program.logits(src, self.program.matrix_of(target.program, target.head_matrix))
+        """Logits by the vocabulary head of the `target`.
+
+        Its weight is shared where the formats are one. An int8 head takes a copy of a bf16 one, which goes with the
+        head: half as much memory more, and half as much to read in every draft.
+        """
+        own = self.program.matrix_of(target.program, target.head_matrix, self.form(target.width))
+        self.program.logits(src, own)

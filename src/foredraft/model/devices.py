@@ -10,13 +10,22 @@ from foredraft.core.errors import ConfigError, require
 from foredraft.core.speculation_config import one_of
 from foredraft.model.fast_norm import replace_norms
 from foredraft.model.native_decoder import NativeDecoder, native_decoder_of
-from foredraft.model.native_runtime import AUTO, OFF, NotCovered, native_choice, require_native, runtime_for
+from foredraft.model.native_runtime import (
+    AUTO,
+    OFF,
+    NotCovered,
+    installed,
+    native_choice,
+    require_native,
+    runtime_for,
+)
 from foredraft.model.packed_weights import pack, packing_available
 from foredraft.model.program_writer import INT8, SAME
 
 DTYPES = {"bf16": torch.bfloat16, "bfloat16": torch.bfloat16, "fp32": torch.float32, "float32": torch.float32}
 DTYPES |= {"fp16": torch.float16, "float16": torch.float16}
 DTYPES |= {INT8: torch.bfloat16}  # of activations and cache; weights are int8
+DRAFT_INT8 = f"draft_weights is {INT8!r}"
 
 
 class Device(Protocol):
@@ -25,10 +34,12 @@ class Device(Protocol):
     Attributes:
         torch_device: As torch calls it.
         weights: Format of weights: that of the dtype, or int8.
+        strict: Whether a model that cannot have them is refused; otherwise it keeps those of its dtype.
     """
 
     torch_device: torch.device
     weights: str
+    strict: bool
 
     def fast_dtype(self) -> torch.dtype:
         """What `auto` means here."""
@@ -37,6 +48,12 @@ class Device(Protocol):
         """Move a loaded module, whose layers have `windows`, into the native path; its linears lose their weights.
 
         Raises `NotCovered` where the native path cannot run it; weights may be gone even so.
+        """
+
+    def for_drafts(self, weights: str, dtype: torch.dtype) -> "Device":
+        """The same place for drafters of `dtype`, with `weights` as of `SpeculationConfig.draft_weights`.
+
+        Raises `ConfigError` where int8 is asked for and cannot be had.
         """
 
     def prepare(self, module: nn.Module) -> str:
@@ -51,12 +68,12 @@ class CpuDevice:
 
     torch_device = torch.device("cpu")
 
-    def __init__(self, native: str | None = None, weights: str = SAME):
+    def __init__(self, native: str | None = None, weights: str = SAME, *, strict: bool = True):
         """`native`: auto, off or a kernel set; none leaves it to FOREDRAFT_NATIVE.
 
         Raises `ConfigError` for others, and for int8 weights without the native path.
         """
-        self.native, self.weights = native_choice(native), weights
+        self.native, self.weights, self.strict = native_choice(native), weights, strict
         if weights == INT8:
             require_native(self.native, f"dtype is {INT8!r}; ")
 
@@ -67,6 +84,14 @@ class CpuDevice:
     def native_decoder(self, module: nn.Module, windows: dict[int, int | None]) -> NativeDecoder:
         runtime = runtime_for(self.native, next(module.parameters()).dtype)
         return native_decoder_of(module, windows, runtime, weights=self.weights, release=True)
+
+    def for_drafts(self, weights: str, dtype: torch.dtype) -> "CpuDevice":
+        if weights == INT8:
+            require_native(self.native, f"{DRAFT_INT8}; ")
+            require(dtype is torch.bfloat16, f"{DRAFT_INT8}; that takes bf16, and the target is in {dtype}")
+            return CpuDevice(self.native, INT8)
+        native = installed() and self.native != OFF and dtype is torch.bfloat16
+        return CpuDevice(self.native, INT8, strict=False) if native and weights == AUTO else self
 
     def prepare(self, module: nn.Module) -> str:
         dtype = next(module.parameters()).dtype
@@ -83,7 +108,7 @@ class CpuDevice:
 class CudaDevice:
     """A CUDA device: the module as it is, attention through the same function."""
 
-    weights = SAME
+    weights, strict = SAME, False
 
     def __init__(self, name: str):
         require(torch.cuda.is_available(), f"device {name!r} is not available: torch sees no CUDA device")
@@ -94,6 +119,11 @@ class CudaDevice:
 
     def native_decoder(self, module: nn.Module, windows: dict[int, int | None]) -> NativeDecoder:
         raise NotCovered("native kernels run on the CPU alone")
+
+    def for_drafts(self, weights: str, dtype: torch.dtype) -> "CudaDevice":
+        where = f"that takes the native path of a CPU, the device is {self.torch_device}"
+        require(weights != INT8, f"{DRAFT_INT8}; {where}")
+        return self
 
     def prepare(self, module: nn.Module) -> str:
         return "module path on CUDA"

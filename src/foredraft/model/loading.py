@@ -21,6 +21,7 @@ from foredraft.model.capability import Capability, capability_of
 from foredraft.model.int8_weights import INT8_FILE, read_int8
 
 EMBEDDED = ("tiny", "tiny-draft")
+EMBEDDED_DRAFTS = {"tiny": "tiny-draft"}  # the draft model of an embedded target
 HUB_SECONDS = 5
 LOAD_ERRORS = (OSError, ValueError, KeyError, RuntimeError, SafetensorError, ImportError)
 

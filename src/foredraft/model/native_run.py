@@ -13,6 +13,7 @@ from torch import Tensor
 from foredraft.core.plan_builder import indices
 from foredraft.core.step_plan import Segment, StepPlan
 from foredraft.model.native_runtime import Runtime
+from foredraft.model.program_writer import SAME
 from foredraft.model.slot_pool import LayerGroup
 
 CPU = torch.device("cpu")
@@ -25,13 +26,13 @@ class PlanRunner:
         program: The program.
         logits: V.
         dtype: Of all that goes in and out.
-        path: A line that says what runs it.
+        path: A line that says what runs it, with the format of its `weights` where that is not the dtype's.
         caches: The extension's handle of each group's storage.
     """
 
-    def __init__(self, program: Any, runtime: Runtime, *, logits: int, dtype: torch.dtype):
+    def __init__(self, program: Any, runtime: Runtime, *, logits: int, dtype: torch.dtype, weights: str = SAME):
         self.program, self.runtime, self.logits, self.dtype = program, runtime, logits, dtype
-        self.path = f"native path: {runtime.kernels} kernels"
+        self.path = f"native path: {runtime.kernels} kernels" + (f", {weights} weights" if weights != SAME else "")
         self.caches: WeakKeyDictionary[LayerGroup, Any] = WeakKeyDictionary()
 
     def __call__(

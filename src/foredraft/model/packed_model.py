@@ -147,9 +147,8 @@ def load_packed_model(checkpoint: Checkpoint, dtype: torch.dtype, device: Device
         return model
     except NotCovered as missing:
         reason = str(missing)
-    require(
-        device.weights == SAME, f"model {checkpoint.name!r} cannot be run in {device.weights}: {reason}", ModelError
-    )
+    possible = device.weights == SAME or not device.strict
+    require(possible, f"model {checkpoint.name!r} cannot be run in {device.weights}: {reason}", ModelError)
     if released(model.module):
         model = wrapped(checkpoint, dtype, device)
     path = device.prepare(model.module)

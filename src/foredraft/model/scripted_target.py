@@ -36,6 +36,7 @@ class ScriptedTarget:
         self.places = torch.full((slots,), -1)
         self.forwards: list[int] = []
         self.pool.groups["target"] = self  # so that the pool moves its rows as it moves keys and values
+        self.keeps_drafts = True
 
     def move(self, source: list[int], target: list[int]) -> None:
         for store in (self.written, self.places):

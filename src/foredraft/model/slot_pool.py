@@ -20,7 +20,9 @@ from torch import Tensor
 from foredraft.core.errors import SlotsError
 from foredraft.core.plan_builder import compact, indices
 from foredraft.core.step_plan import Slots
+from foredraft.model.native_runtime import helpers
 
+native = helpers()  # moves rows without torch's threads, which crawl beside a busy neighbour
 COPY_ROWS = 1024  # rows copied at once where they are gathered, so that their copy stays small
 
 
@@ -45,12 +47,21 @@ class LayerGroup:
 
     Attributes:
         shapes, device: What each layer stores for a token, and where.
+        keeps_drafts: Whether what it holds of a drafted token stays valid once the token is accepted.
         stacks: The storage, one tensor [parts, slots, heads, size] for each shape.
         keys, values: Each layer's part of it, contiguous [slots, heads, size].
     """
 
-    def __init__(self, shapes: dict[int, LayerShape], slots: int, dtype: torch.dtype, device: torch.device):
-        self.shapes, self.device = shapes, device
+    def __init__(
+        self,
+        shapes: dict[int, LayerShape],
+        slots: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        *,
+        keeps_drafts: bool = True,
+    ):
+        self.shapes, self.device, self.keeps_drafts = shapes, device, keeps_drafts
         parts = Counter(part for s in shapes.values() for part in ((s.heads, s.key_size), (s.heads, s.value_size)))
         self.stacks = [torch.zeros(count, slots, *part, dtype=dtype, device=device) for part, count in parts.items()]
         views = {part: [stack[i] for i in range(len(stack))] for part, stack in zip(parts, self.stacks, strict=True)}
@@ -71,6 +82,12 @@ class LayerGroup:
 
     def move(self, source: list[int], target: list[int]) -> None:
         """Copy the rows of slots `source` to slots `target`; the two may overlap."""
+        if native is not None and self.device.type == "cpu":
+            native.move_rows(self.stacks, source, target)
+        else:
+            self.move_by_torch(source, target)
+
+    def move_by_torch(self, source: list[int], target: list[int]) -> None:
         rows, places = compact(source, self.device), compact(target, self.device)
         runs = isinstance(rows, slice) and isinstance(places, slice)
         if runs and (rows.stop <= places.start or places.stop <= rows.start):
@@ -162,10 +179,15 @@ class SlotPool:
         self.tables: list[SlotTable] = []
         self.lenders: list[Lender] = []
 
-    def add_layers(self, name: str, shapes: dict[int, LayerShape], dtype: torch.dtype) -> LayerGroup:
-        """Storage for another model's layers under the same slot numbers."""
+    def add_layers(
+        self, name: str, shapes: dict[int, LayerShape], dtype: torch.dtype, *, keeps_drafts: bool = True
+    ) -> LayerGroup:
+        """Storage for another model's layers under the same slot numbers.
+
+        Without `keeps_drafts` nobody reads what it holds of a drafted token once the step is over.
+        """
         assert name not in self.groups
-        self.groups[name] = LayerGroup(shapes, self.size, dtype, self.device)
+        self.groups[name] = LayerGroup(shapes, self.size, dtype, self.device, keeps_drafts=keeps_drafts)
         return self.groups[name]
 
     def open(self, expected: int) -> SlotTable:
@@ -291,7 +313,7 @@ class SlotPool:
         if not set(onto) <= set(table.tail):
             return kept
         stay = next(i for i, (slot, place) in enumerate(zip(kept, onto, strict=True)) if slot != place)
-        for group in self.groups.values():
+        for group in (group for group in self.groups.values() if group.keeps_drafts):
             group.move(kept[stay:], onto[stay:])
         return onto
 

@@ -33,6 +33,19 @@ class Detokenizer:
         self.shown = self.decode(self.window)
         return delta
 
+    def push_all(self, tokens: list[int]) -> str:
+        """The text that `tokens` add, as `push` of one after the other gives it together.
+
+        Decoded at once where the last one is a piece of its own: no special token, and no part of a character.
+        """
+        last = self.decode(tokens[-1:]) if len(tokens) > 1 else ""
+        text = self.decode(self.window + tokens) if last and UNFINISHED not in last else ""
+        if len(text) <= len(self.shown):
+            return "".join([self.push(token) for token in tokens])
+        delta = text[len(self.shown) :]
+        self.window, self.finished, self.shown = tokens[-1:], 1, last
+        return delta
+
     def flush(self) -> str:
         """What is left at the end of the text: an unfinished character as its replacement."""
         delta = self.decode(self.window)[len(self.shown) :]

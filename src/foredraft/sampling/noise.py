@@ -7,6 +7,7 @@ later replay see the same noise for the same seed, position and token.
 from collections.abc import Sequence
 from functools import lru_cache
 from hashlib import blake2b
+from math import exp
 
 import torch
 from torch import Tensor
@@ -121,6 +122,15 @@ def likeliest(logits: Tensor, count: int) -> list[list[int]]:
     if natively_chosen(logits):
         return native.top(logits, count)[1]
     return logits.topk(count, dim=-1).indices.tolist()
+
+
+def sureness(logits: Tensor) -> float:
+    """Probability of the likeliest token, [V] raw logits."""
+    rows = logits[None]
+    if natively_chosen(rows):
+        [[best]], _, [total] = native.drawn_top(rows, 1)
+        return exp(best - total)
+    return logits.float().softmax(-1).max().item()
 
 
 def uniform(seed: int, position: int, stream: str, index: int) -> float:

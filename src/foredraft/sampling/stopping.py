@@ -55,6 +55,9 @@ class Stopper:
     def push(self, tokens: list[int]) -> Stop:
         """Take newly committed output tokens in order; not to be called once the text has ended."""
         assert not self.finished
+        if not self.strings and self.written + len(tokens) < self.maximum and self.endings.isdisjoint(tokens):
+            self.written += len(tokens)  # nothing can end here, and nothing is held back
+            return Stop(len(tokens), None, self.detokenizer.push_all(tokens) if self.detokenizer else "")
         shown = ""
         for kept, token in enumerate(tokens, start=1):
             text, reason = self.take(token)

@@ -70,6 +70,7 @@ class SpeculationField(RequestPart):
 
     model: unsupported(LOADED) = None
     vocabulary_matching: unsupported(LOADED) = None
+    draft_weights: unsupported(LOADED) = None
     suffix_decoding_max_tree_depth: unsupported(STARTED) = None
     suffix_decoding_max_cached_requests: unsupported(STARTED) = None
     suffix_decoding_max_spec_factor: unsupported(STARTED) = None
