@@ -8,6 +8,7 @@ from foredraft.core.sampling_params import SamplingParams
 from foredraft.core.speculation_config import OFF, SpeculationConfig
 from foredraft.engine.engine import Engine
 from foredraft.engine.policy import policy
+from foredraft.engine.policy.cutting import Cutting
 from foredraft.engine.policy.decision import Decider, Decision
 from foredraft.engine.policy.portfolio import options_for
 from foredraft.model.scripted_target import ScriptedTarget
@@ -46,7 +47,7 @@ class Restless(Decider):
 def restless(engine: Engine, monkeypatch: pytest.MonkeyPatch):
     kept, engine.policy.decider = engine.policy.decider, Restless()
     monkeypatch.setattr(policy, "hold_for", lambda requests, plain_seconds: 0)
-    monkeypatch.setattr(policy.Policy, "cut_together", lambda self, plans, prices: plans)
+    monkeypatch.setattr(Cutting, "instant", lambda self, plans: plans)
     yield engine
     engine.policy.decider = kept
 
@@ -97,11 +98,12 @@ def test_other_rules_run_under_auto(restless: Engine, rule: str):
 
 def test_forced_tokens_and_an_expected_text_are_drafted_where_there_are_any(engine: Engine):
     guided = SamplingParams(max_new_tokens=24, guided_regex='\\{"name": "[A-Z][a-z]{2,9}", "age": [0-9]{1,2}\\}')
+    beside_few = SpeculationConfig(method="auto", drafters="medusa")  # whom else it may ask depends on times
     [plain] = engine.generate("A person as JSON: ", guided, OFF)
-    [output] = engine.generate("A person as JSON: ", guided, AUTO)
+    [output] = engine.generate("A person as JSON: ", guided, beside_few)
     assert output.token_ids == plain.token_ids and output.statistics.accepted_by["grammar"] > 0
     [plain] = engine.generate(PROMPTS[3], SEEDED, OFF)
-    expecting = SpeculationConfig(method="auto", prediction=plain.text)
+    expecting = SpeculationConfig(method="auto", drafters="prediction, medusa", prediction=plain.text)
     [output] = engine.generate(PROMPTS[3], SEEDED, expecting)
     assert output.token_ids == plain.token_ids and output.statistics.accepted_by["prediction"] > 10
 
@@ -111,6 +113,13 @@ def test_only_the_drafters_named_are_asked(engine: Engine):
     [output] = engine.generate(PROMPTS[0], GREEDY, config)
     assert set(output.statistics.accepted_by) <= {"ngram", "medusa"}
     assert {label.split()[0] for label in output.statistics.choices} <= {"ngram", "medusa", "plain"}
+
+
+def test_an_embedded_target_is_drafted_for_by_all_that_is_made_for_it(engine: Engine):
+    options = options_for(AUTO, engine.target, engine.drafter_for, guided=False)
+    made = {"draft_model", "eagle3", "medusa", "mtp", "dflash"}
+    assert {option.speculation.method for option in options} == made | {"suffix", "recycling"}
+    assert {option.speculation.model for option in options} == {"tiny-draft", None}
 
 
 def test_a_requests_limits_hold(restless: Engine):
@@ -141,6 +150,7 @@ def test_statistics_say_what_was_chosen_and_what_it_gained(engine: Engine):
     statistics = output.statistics
     assert sum(statistics.choices.values()) == statistics.rounds
     assert statistics.speed_up > 0
+    engine.generate(PROMPTS * 3, GREEDY, AUTO)  # an experiment waits for a step without instant drafts
     report = engine.policy.report()
     assert report["speed_up"] > 0 and 0 <= report["exploration_share"] < 1 and report["experiments"] > 0
 

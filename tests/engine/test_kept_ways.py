@@ -1,10 +1,12 @@
 """What an engine keeps of the ways to draft that requests have asked for: shared where it can be, never without end."""
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
 from foredraft.core.drafter_keys import MADE_BY
+from foredraft.core.outcome import SpeculationStatistics
 from foredraft.core.recent import Recent
 from foredraft.core.sampling_params import SamplingParams
 from foredraft.core.speculation_config import OFF, SpeculationConfig
@@ -14,7 +16,10 @@ from foredraft.engine.engine import Engine
 from foredraft.engine.policy import policy
 from foredraft.engine.policy.acceptance import KEPT_TALLIES, Past
 from foredraft.engine.policy.live_costs import KEPT_DRIFTS, LiveCosts
+from foredraft.engine.policy.request_policy import RequestPolicy
+from foredraft.engine.policy.seat import Seat
 from foredraft.engine.step_costs import ForwardCost, StepCosts
+from foredraft.engine.way import Way
 from foredraft.model.scripted_target import ScriptedTarget
 
 SHORT = SamplingParams(max_new_tokens=3)
@@ -136,13 +141,13 @@ def test_configs_that_share_their_drafters_do_not_add_up():
 
 def test_choices_are_told_apart_as_far_as_there_are_few(monkeypatch):
     monkeypatch.setattr(policy, "MOST_LABELS", 2)
-    engine = engine_over(speculation=SpeculationConfig())
-    for depth in range(1, 8):
-        config = SpeculationConfig(drafters="ngram", num_speculative_tokens=depth)
-        engine.generate([[1, 2, 3, 4, 0] * 6], SamplingParams(max_new_tokens=20, ignore_eos=True), config)
-    choices = engine.policy.choices
-    assert len(choices) == 3 and choices["other"] > 0
-    assert engine.statistics.choices == dict(choices)
+    known, statistics = policy.Policy(draft_rows=8), SpeculationStatistics()
+    running = SimpleNamespace(request=SimpleNamespace(statistics=statistics))
+    for depth in (1, 1, 2, 3, 4):
+        ways = [Way(f"ngram {depth}", "ngram", "ngram", depth, depth)]
+        known.count(Seat(SimpleNamespace(running=running), RequestPolicy(ways, Past(), 0), depth, place=0), 0.0)
+    assert known.choices == {"ngram 1": 2, "ngram 2": 1, "other": 2}
+    assert statistics.choices == dict(known.choices)
 
 
 def test_what_requests_have_taught_does_not_add_up():

@@ -13,20 +13,22 @@ from foredraft.core.sampling_params import SamplingParams
 from foredraft.core.speculation_config import OFF, SpeculationConfig
 from foredraft.drafters.drafter import DrafterNeeds
 from foredraft.drafters.scripted import ScriptedDrafter
-from foredraft.engine.policy.acceptance import ChanceAcceptance, DepthAcceptance, Past
-from foredraft.engine.policy.allocation import NOTHING, Plan, allocate, rate_of
-from foredraft.engine.policy.decision import within
+from foredraft.engine.policy.acceptance import KIN, ChanceAcceptance, DepthAcceptance, Past
+from foredraft.engine.policy.allocation import NOTHING, Plan, Values, allocate, rate_of
+from foredraft.engine.policy.cutting import Cutting, cut
+from foredraft.engine.policy.decision import StepPrices, within
 from foredraft.engine.policy.exploration import FIRST_STEPS, LEAST_SHARE, Exploration
 from foredraft.engine.policy.live_costs import LiveCosts, rough_costs, size_class
-from foredraft.engine.policy.policy import Policy, sureness
+from foredraft.engine.policy.policy import Policy
 from foredraft.engine.policy.request_policy import ASK_LAST, RequestPolicy
-from foredraft.engine.policy.seat import Offer, Seat, cut
+from foredraft.engine.policy.seat import Offer, Seat
 from foredraft.engine.policy.shortlist import shortlist
 from foredraft.engine.policy.trimming import best_nodes, path_rates, worthwhile
 from foredraft.engine.policy.usefulness import Usefulness
 from foredraft.engine.running import Option
 from foredraft.engine.step_costs import DraftCost, ForwardCost, StepCosts
 from foredraft.engine.way import Way
+from foredraft.sampling.noise import sureness
 
 
 class Prices:
@@ -74,6 +76,20 @@ def test_allocation_is_never_worse_than_nobody_drafting():
 def test_a_request_without_a_choice_keeps_its_plan():
     fixed = Plan("a", 0.1, 0.1, 9, 0)
     assert allocate([[fixed], [NOTHING]], Prices(flat=0)).chosen == [fixed, NOTHING]
+
+
+def test_another_token_costs_its_row_and_its_part_of_the_call():
+    assert Values([NOTHING], 2.0, Prices(flat=100)).another_token(3.0, 0.2) == pytest.approx(2.0 * 0.2)
+    assert Values([NOTHING], 2.0, Prices(flat=0)).another_token(3.0, 0.2) == pytest.approx(2.0 * (0.2 + 0.1))
+    assert Values([NOTHING] * 8, 2.0, Prices(flat=0)).another_token(3.0, 0.2) == pytest.approx(2.0 * (0.2 + 0.1))
+
+
+def test_another_token_of_a_call_costs_what_chains_of_two_lengths_differ_by():
+    drafts = {label: (DraftCost(requests=1, seconds=seconds),) for label, seconds in (("a 2", 0.5), ("a 7", 0.75))}
+    costs = LiveCosts(StepCosts(forwards=(ForwardCost(rows=1, requests=1, context=0, seconds=1.0),), drafts=drafts))
+    short, long = Way("a 2", "a", "a", 2, 2), Way("a 7", "a", "a", 7, 7)
+    assert costs.another_token(short, long, 1) == pytest.approx(0.05)
+    assert costs.another_token(long, long, 1) == pytest.approx(0.75 / 8)  # its part of the call
 
 
 def test_the_steps_limit_takes_drafts_from_those_who_gain_least():
@@ -124,7 +140,7 @@ def test_rows_of_all_drafts_are_paid_together():
 
 
 def test_acceptance_by_depth_learns_and_counts_only_what_was_tried():
-    known = DepthAcceptance(Past(), ("kind",), 3)
+    known = DepthAcceptance(Past(), (0, 0, "kind"), 3)
     before = known.expected[3]
     for turn in range(30):
         known.learn(3, 1, turn)  # the first is accepted, the second never, the third is never tried
@@ -135,7 +151,7 @@ def test_acceptance_by_depth_learns_and_counts_only_what_was_tried():
 
 
 def test_what_is_not_tried_is_trusted_less_and_hoped_for_more():
-    known = DepthAcceptance(Past(), ("kind",), 3)
+    known = DepthAcceptance(Past(), (0, 0, "kind"), 3)
     for turn in range(20):
         known.learn(3, 0, turn)
     soon, later = known.hoped(3, 21), known.hoped(3, 80)
@@ -145,12 +161,47 @@ def test_what_is_not_tried_is_trusted_less_and_hoped_for_more():
 
 def test_another_request_starts_from_the_past_of_its_kind_only():
     past = Past()
-    known = DepthAcceptance(past, (0, "a"), 2)
+    unknown = DepthAcceptance(past, (2, 0, "a"), 2).expected[2]
+    known = DepthAcceptance(past, (0, 0, "a"), 2)
     for turn in range(50):
         known.learn(2, 2, turn)
-    assert DepthAcceptance(past, (0, "a"), 2).expected[2] > 1.5
-    assert DepthAcceptance(past, (2, "a"), 2).expected[2] < 1.1
-    assert DepthAcceptance(past, (0, "b"), 2).expected[2] < 1.1
+    own = DepthAcceptance(past, (0, 0, "a"), 2).expected[2]
+    assert own > 1.5 and DepthAcceptance(past, (2, 0, "a"), 2).expected[2] == unknown
+    assert DepthAcceptance(past, (0, 0, "b"), 2).expected[2] == unknown
+
+
+def test_a_kind_that_is_new_starts_with_a_little_of_the_nearest_ones():
+    past = Past()
+    known = DepthAcceptance(past, (0, 0, "a"), 2)
+    unknown = known.expected[2]
+    for turn in range(50):
+        known.learn(2, 2, turn)
+    warmer, more = (DepthAcceptance(past, (*kind, "a"), 2) for kind in ((1, 0), (0, 1)))
+    own = DepthAcceptance(past, (0, 0, "a"), 2).expected[2]
+    assert unknown < warmer.expected[2] < own and unknown < more.expected[2] < own
+    assert past.tally(1, 0, "a", "depth", 0).tries == KIN
+
+
+def test_what_was_left_out_counts_by_how_likely_it_was():
+    learnt = []
+    for further in (0.0, 0.5, 0.9):
+        known = DepthAcceptance(Past(), (0, 0, "a"), 3)
+        for turn in range(20):
+            known.learn(3, 1, turn, further)
+        learnt.append(known.expected[3])
+    assert learnt == sorted(learnt) and learnt[0] < learnt[1] - 0.2 < learnt[2] - 0.4
+
+
+def test_how_far_a_drafters_chances_may_be_believed():
+    def candour(chance: float, hits: int) -> float:
+        known = ChanceAcceptance(Past(), ("kind",))
+        for place in range(40):
+            known.learn(DraftTree.chain([1], "d", chances=[chance]), {0} if place % 4 < hits else set())
+        return known.candour
+
+    assert ChanceAcceptance(Past(), ("kind",)).candour == 1.0
+    assert candour(0.33, hits=2) < 0.8  # modest: half of them were accepted
+    assert candour(0.78, hits=1) > 1.5  # boastful: one in four was
 
 
 def test_stated_chances_are_corrected_by_what_became_of_them():
@@ -167,7 +218,7 @@ def test_stated_chances_are_corrected_by_what_became_of_them():
 def test_every_node_whose_parent_was_accepted_teaches_its_chance():
     way = Way("w", "w", "w", 3, 4)
     known = RequestPolicy([way], Past(), 0)
-    known.learn(0, tree(), path=[0], depth=3)
+    known.check(0, tree(), path=[0])
     tries = [[rate.own.tries for rate in rates] for rates in known.chances["w"].rates_at]
     # 0.8 was hit, 0.2 missed, below the hit 0.5 missed; the last was not tried
     assert tries == [[0, 1, 0, 0, 0, 1, 0, 0], [0, 0, 0, 1, 0, 0, 0, 0]]
@@ -199,6 +250,14 @@ def test_exploration_stops_at_its_share_and_is_refunded_by_gains():
     assert not books.affords(0.1, 0.1) and books.share > 0
     books.book(-1.0)
     assert books.affords(0.1, 0.1)
+
+
+def test_prompts_that_are_read_beside_make_drafts_no_cheaper():
+    forwards = [ForwardCost(rows=rows, requests=2, context=0, seconds=0.1 * rows) for rows in (2, 100, 200)]
+    costs = LiveCosts(StepCosts(forwards=tuple(forwards), drafts={}))
+    alone, beside = (StepPrices(costs, base_rows=rows, requests=2, context=0.0, sampled=False) for rows in (2, 100))
+    assert beside.step(0) == alone.step(0) == pytest.approx(0.2) and beside.token == pytest.approx(0.1)
+    assert beside.step(10) == pytest.approx(alone.step(10)) == pytest.approx(1.2)
 
 
 def test_costs_follow_what_steps_take():
@@ -282,17 +341,54 @@ def test_how_sure_the_target_is():
 
 
 def test_a_drafter_of_no_use_is_kept_ready_ever_more_seldom():
+    known, kind, three = Usefulness(), (1, 1), dict.fromkeys(("useful", "useless", "harmful"), True)
+    for _ in range(3):
+        assert known.kept(kind, three) == {"useful", "useless", "harmful"}
+        known.saw(kind, 20, {"useful": 10.0, "useless": 0.2, "harmful": -3.0})
+    known.saw(kind, 2, {"useful": -2.0})  # too short to say anything
+    assert known.kept(kind, {**three, "new": True}) == {"useful", "new"}
+    tried = [place for place in range(2, 200) if known.kept(kind, {"useless": True})]
+    assert tried == [8, 24, 56, 120, 184]
+    known.saw(kind, 20, {"useless": 8.0})
+    assert known.kept(kind, {"useless": True})
+
+
+def test_what_is_of_no_use_to_some_is_of_none_to_warmer_ones_and_to_more_at_once():
     known = Usefulness()
     for _ in range(3):
-        assert known.kept(0, ["useful", "useless", "harmful"]) == {"useful", "useless", "harmful"}
-        known.saw(0, 20, {"useful": 10.0, "useless": 0.2, "harmful": -3.0})
-    known.saw(0, 2, {"useful": -2.0})  # too short to say anything
-    assert known.kept(0, ["useful", "useless", "harmful", "new"]) == {"useful", "new"}
-    assert known.kept(2, ["useless"]) == {"useless"}  # another kind of request
-    tried = [place for place in range(2, 200) if known.kept(0, ["useless"])]
-    assert tried == [8, 24, 56, 120, 184]
-    known.saw(0, 20, {"useless": 8.0})
-    assert known.kept(0, ["useless"])
+        known.saw((1, 1), 20, {"useless": 0.2, "useful": 8.0})
+    for kind in ((2, 1), (1, 2), (2, 2)):
+        assert known.kept(kind, {"useless": True, "useful": True}) == {"useful"}
+    for kind in ((0, 1), (1, 0), (0, 2), (2, 0)):
+        assert known.kept(kind, {"useless": True, "useful": True}) == {"useless", "useful"}
+
+
+def test_a_drafter_that_costs_nothing_until_it_drafts_is_tried_for_longer_beside_others():
+    free = {"free": False}
+    for kind, patient in (((0, 0), False), ((0, 1), True)):
+        known = Usefulness()
+        known.kept(kind, free)
+        for _ in range(3):
+            known.saw(kind, 20, {"free": 0.2})
+        assert (known.kept(kind, free) == {"free"}) is patient
+
+
+def test_those_who_try_a_drafter_of_no_use_again_are_served_together():
+    known, kind = Usefulness(), (0, 1)
+    for _ in range(3):
+        known.saw(kind, 20, {"useless": 0.2})
+    tried = [place for place in range(1, 40) if known.kept(kind, {"useless": True}, together=4)]
+    assert tried == [8, 9, 10, 11, 27, 28, 29, 30]
+
+
+def test_a_drafter_is_of_use_as_far_as_no_other_does_as_well():
+    ways = [Way("a", "a", "a", 4, 4), Way("b", "b", "b", 4, 4)]
+    known, plans = RequestPolicy(ways, Past(), 0), [Plan("a", 3.0, 3.0, 0, 0), Plan("b", 2.5, 2.5, 0, 1)]
+    known.decided(plans[0], [NOTHING, *plans], Values([plans[0]], 1.0, Prices(flat=8)))
+    assert known.forgone(0) == pytest.approx(2.5 - 0.55)  # what b would have brought
+    assert known.forgone(1) == pytest.approx(3.0 - 0.55)
+    known.decided(NOTHING, [NOTHING], Values([NOTHING], 1.0, Prices(flat=8)))
+    assert known.forgone(0) == 0.0
 
 
 def test_what_a_drafter_saves_is_what_it_brings_less_what_it_costs():
@@ -311,31 +407,73 @@ def test_a_drafter_that_learns_from_every_step_needs_a_seat_that_pays():
     request = Request(prompt=[1], params=SamplingParams(), speculation=SpeculationConfig(), seed=0)
     for _ in range(3):
         assert policy.seated((told, silent), request) == (told, silent)
-        policy.usefulness.saw(0, 20, {each.way.owner: 0.0 for each in (told, silent)})
+        policy.usefulness.saw((0, 0), 20, {each.way.owner: 0.0 for each in (told, silent)})
     assert policy.seated((told, silent), request) == (silent,)
 
 
-def test_drafts_that_only_slow_a_step_down_together_are_left_out():
-    policy = Policy(draft_rows=64)
-    drafts = [Plan(None, 0.5, 0.5, 2, 0), NOTHING]
-    policy.seats = [Seat(work=None, known=None, depth=4) for _ in drafts]
-    assert policy.cut_together(drafts, Prices(flat=8)) == drafts
-    dear = Prices(flat=8)
-    dear.step = lambda rows: 3.0 if rows else 1.0
-    assert policy.cut_together(drafts, dear) == [NOTHING, NOTHING]
-    fixed = [drafts[0]._replace(fixed=True), NOTHING]
-    assert policy.cut_together(fixed, dear) == fixed and policy.cut_together(drafts[:1], dear) == drafts[:1]
+def seats_with(*offers: Offer) -> list[Seat]:
+    """Two seats, the first ones with these offers by way 0."""
+    seats = [Seat(work=None, known=None, depth=4) for _ in range(2)]
+    for seat, offer in zip(seats, offers, strict=False):
+        seat.place, seat.offers = 0, {0: offer}
+    return seats
 
 
-def test_instant_drafts_are_cut_to_what_pays_beside_everybodys():
-    policy = Policy(draft_rows=3)
-    policy.seats = [Seat(work=None, known=None, depth=4) for _ in range(2)]
-    policy.seats[0].offers[0] = Offer(tree(), [0.9, 0.5, 0.8, 0.3], [0, 1, 2, 3])
-    plans = [policy.seats[0].offers[0].plan(0), NOTHING]
-    assert policy.cut_together(plans, Prices(flat=8))[0].rows == 3  # the most that one step drafts
-    dear = Prices(flat=8)
-    dear.step = lambda rows: 3.0 if rows else 1.0
-    assert policy.cut_together(plans, dear) == [Plan(None, 0, 0, 0, 0), NOTHING]
+def dear_beyond(free: int, price: float) -> Prices:
+    prices = Prices(flat=8)
+    prices.step = lambda rows: 1.0 if rows <= free else price
+    return prices
+
+
+def test_instant_drafts_are_cut_together_once_all_are_there():
+    offer = Offer(tree(), [0.9, 0.5, 0.8, 0.3], [0, 1, 2, 3])
+    cutting = Cutting(seats_with(offer), dear_beyond(0, 3.0), most=64)
+    waiting = [offer.plan(0), Plan("a", 1.0, 1.0, 3, 1)]
+    assert cutting.instant(waiting) == waiting
+    assert cutting.instant([waiting[0], NOTHING]) == [Plan(None, 0, 0, 0, 0), NOTHING]
+
+
+def test_a_step_drafts_no_more_than_it_holds():
+    offer = Offer(tree(), [0.9, 0.5, 0.8, 0.3], [0, 1, 2, 3])
+    cutting = Cutting(seats_with(offer), Prices(flat=8), most=3)
+    assert cutting.instant([offer.plan(0), NOTHING])[0].rows == 3
+
+
+def test_a_step_of_a_size_that_nobody_has_seen_is_tried_and_paid_for():
+    exploration, seen = Exploration(), []
+    prices = dear_beyond(3, 30.0)
+    prices.known = seen.__contains__
+
+    def rows() -> int:
+        offer = Offer(tree(), [0.9, 0.5, 0.8, 0.3], [0, 1, 2, 3])
+        before = [(offer.nodes, offer.gain)]
+        cutting = Cutting(seats_with(offer), prices, most=64)
+        cutting.cut([offer])
+        cutting.keep_new([offer], before, 0, 2.0, exploration)
+        return len(offer.nodes)
+
+    assert rows() == 3  # the try would cost 29 steps, more than may be spent
+    exploration.grant(30.0)
+    assert rows() == 4 and exploration.spent == pytest.approx(30.0 - 1.0 - 0.3 / 2.0)
+    seen.append(4)
+    exploration.grant(100.0)
+    assert rows() == 3
+
+
+def test_how_a_cut_draft_might_have_gone_on():
+    offer = Offer(tree(), [0.8, 0.2, 0.4, 0.2], [0, 1, 2, 3])
+    assert offer.further([0]) == 0.0  # whole
+    offer.keep([0])
+    assert offer.further([]) == pytest.approx(0.2) and offer.further([0]) == pytest.approx(0.5)
+    offer.keep([0, 2])
+    assert offer.further([0, 1]) == pytest.approx(0.5) and offer.further([0]) == 0.0
+
+
+def test_chains_beside_others_are_weighed_whole_and_cut():
+    chain, alone = (RequestPolicy([Way("w", "w", "w", 4, 4, stops=True)], Past(), 0, crowd) for crowd in (1, 0))
+    _, whole, half = chain.menu(20)
+    assert (whole.rows, half.rows) == (4, 2) and half.place == whole.place and half.gain < whole.gain
+    assert len(alone.menu(20)) == 2
 
 
 def test_a_decision_stands_for_mostly_the_same_requests():

@@ -14,7 +14,7 @@ import torch
 
 from foredraft.core.cache_folder import cache_folder
 from foredraft.core.replaced_file import replace_text
-from foredraft.core.speculation_config import SpeculationConfig
+from foredraft.core.speculation_config import AUTO, SpeculationConfig
 from foredraft.engine.cost_measuring import REQUESTS, contexts, measured_costs, measured_drafts
 from foredraft.engine.step_costs import StepCosts, option_label
 from foredraft.model.native_decoder import NativeDecoder
@@ -92,6 +92,7 @@ def circumstances_of(target: Target) -> dict[str, Any] | None:
         "weight bytes": model.weight_bytes,
         "shape": json.loads(json.dumps(asdict(model.capability))),
         "dtype": str(model.dtype),
+        "draft weights": target.place.for_drafts(AUTO, model.dtype).weights,
         "path": model.path,
         **({"native": extension_version()} if isinstance(model.decoder, NativeDecoder) else {}),
         "threads": torch.get_num_threads(),

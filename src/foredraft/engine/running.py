@@ -106,6 +106,7 @@ class Work:
         running: The request.
         chunk: Pending tokens computed in this step.
         chunk_slots: Their cache slots.
+        least: Chance of a path below which its next token is not worth drafting.
         tree: Its draft; empty where nothing was drafted.
         node_slots: Cache slots of the draft's nodes.
         states: The target's hidden states of the whole step by boundary, [T, hidden] each, if its drafters need any.
@@ -119,6 +120,7 @@ class Work:
     running: Running
     chunk: int
     chunk_slots: list[int] = field(default_factory=list)
+    least: float = 0.0
     tree: DraftTree = field(default_factory=DraftTree)
     node_slots: list[int] = field(default_factory=list)
     states: States = field(default_factory=dict)

@@ -58,6 +58,7 @@ def draft_task(work: Work, config: SpeculationConfig) -> DraftTask | None:
         table=running.table,
         nodes=config.nodes if config.branches else depth,
         depth=depth,
+        least=work.least,
     )
 
 

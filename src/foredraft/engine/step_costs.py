@@ -12,6 +12,7 @@ from foredraft.engine.cost_curves import Curve, ForwardCurves
 PLAIN = "plain"
 MANY = 16  # requests
 SPOKEN = {"none": PLAIN}
+NETWORK = {"draft_weights": "weights"}
 OWN_KEYS = {  # what beside model, length and shape decides the cost of a method's drafts, and what labels call it
     "ngram": {"prompt_lookup_max": "max", "prompt_lookup_min": "min"},
     "suffix": {
@@ -22,7 +23,8 @@ OWN_KEYS = {  # what beside model, length and shape decides the cost of a method
     "lookahead": {"lookahead_window": "window", "lookahead_ngram": "ngram", "lookahead_guesses": "guesses"},
     "recycling": {"recycling_candidates": "candidates"},
     "self_speculation": {"self_exit_layer": "exit", "self_skip": "skip"},
-    "draft_model": {"vocabulary_matching": "matching"},
+    "draft_model": {"vocabulary_matching": "matching", **NETWORK},
+    **dict.fromkeys(("eagle", "eagle3", "mtp", "medusa", "dflash"), NETWORK),
 }
 DEFAULTS = SpeculationConfig()
 

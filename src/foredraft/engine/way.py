@@ -18,6 +18,7 @@ class Way:
         depth: Longest path it drafts.
         nodes: Most nodes it drafts.
         instant: Whether its draft is looked at before anything is decided.
+        stops: Whether its draft ends where the path is not worth another token.
     """
 
     label: str
@@ -26,10 +27,12 @@ class Way:
     depth: int
     nodes: int
     instant: bool = False
+    stops: bool = False
 
 
 def way_of(config: SpeculationConfig, drafter: Drafter) -> Way:
     shape = f"{config.speculative_token_tree} {config.tree_size} x {config.tree_width}" if config.branches else "chain"
     owner = f"{config.method} {config.model or ''} {config.drafters}"
     label, kind = option_label(config), f"{owner} {shape}"
-    return Way(label, kind, owner, config.depth, config.nodes, instant=drafter.needs.instant)
+    needs, chain = drafter.needs, not config.branches
+    return Way(label, kind, owner, config.depth, config.nodes, instant=needs.instant, stops=needs.stepwise and chain)

@@ -8,7 +8,7 @@ dozen steps.
 from bisect import bisect_right
 from collections.abc import Set
 from dataclasses import dataclass, field
-from math import sqrt
+from math import log, sqrt
 
 from foredraft.core.draft_tree import ROOT, DraftTree
 from foredraft.core.recent import Recent
@@ -25,20 +25,28 @@ HOPE_STEPS = 12  # steps without a try after which hope reaches another deviatio
 RECENT = 3  # steps for which the last outcome says what to hope for
 KEPT_TALLIES, KEPT_WORTHS = 16_384, 256  # requests may ask for more shapes of drafts than memory can hold
 CHANCE_EDGES = (0.1, 0.25, 0.4, 0.55, 0.7, 0.85, 0.95)
+KIN = 5.0  # observations that other kinds of requests are worth to begin with
 LATER = (False, True)
+CANDID = 10.0  # what believing a drafter's chances is worth, in squared logs of a chance
+LEAST_CANDOUR, LEAST_RATE = 0.25, 0.01
+RENEW = 8  # trees after which a drafter's candour is computed again
 CHANCE_CENTRES = (0.05, 0.18, 0.33, 0.48, 0.63, 0.78, 0.9, 0.98)
 
 
 @dataclass(slots=True)
 class Tally:
-    """Faded counts of a yes-or-no outcome."""
+    """Faded counts of a yes-or-no outcome, or of how likely it was."""
 
     hits: float = 0.0
     tries: float = 0.0
 
-    def add(self, hit: bool, fade: float) -> None:
+    def add(self, hit: float, fade: float) -> None:
         self.hits = self.hits * fade + hit
         self.tries = self.tries * fade + 1.0
+
+    def begun(self) -> "Tally":
+        """A few observations like these."""
+        return Tally(KIN * self.hits / self.tries, KIN)
 
     def fade(self, factor: float) -> None:
         self.hits *= factor
@@ -56,7 +64,7 @@ class Rate:
     past: Tally
     own: Tally = field(default_factory=Tally)
 
-    def learn(self, hit: bool) -> None:
+    def learn(self, hit: float) -> None:
         self.own.add(hit, FADE)
         self.past.add(hit, PAST_FADE)
 
@@ -81,6 +89,16 @@ class Past:
     def tally(self, *place) -> Tally:
         return self.tallies.recall(place, Tally)
 
+    def tally_like(self, temperature: int, crowd: int, *place) -> Tally:
+        """As `tally`; one that is new starts with a little of what the nearest temperature and crowd have taught."""
+        key = (temperature, crowd, *place)
+        if key not in self.tallies:
+            fewer, more = (temperature, crowd - 1), (temperature, crowd + 1)
+            kin = [fewer, (temperature - 1, crowd), (temperature - 2, crowd), more]
+            known = (self.tallies.get((*its, *place)) for its in kin)
+            self.tallies[key] = next((its.begun() for its in known if its is not None and its.tries >= KIN), Tally())
+        return self.tallies[key]
+
 
 class DepthAcceptance:
     """How deep a way to draft is accepted, for one request.
@@ -89,33 +107,46 @@ class DepthAcceptance:
     accepted tokens of a draft of depth L is the sum over j <= L of the product of the rates up to j.
 
     Attributes:
-        expected: Expected accepted tokens by depth, [depth + 1].
         tried_at, last: The step it was last tried in, and the tokens accepted then.
         faded_at: The step observations have faded to.
     """
 
     def __init__(self, past: Past, kind: tuple, depth: int) -> None:
-        self.rates = [Rate(past.tally(*kind, "depth", position)) for position in range(depth)]
+        self.rates = [Rate(past.tally_like(*kind, "depth", position)) for position in range(depth)]
         self.tried_at, self.faded_at, self.last = 0, 0, 0
-        self.refresh()
+        self.known: tuple[list[float], list[tuple[float, float]]] | None = None
 
     def move(self, past: Past, kind: tuple) -> None:
         """Start from what requests of another kind have taught; what this one has taught stays."""
         for position, rate in enumerate(self.rates):
-            rate.past = past.tally(*kind, "depth", position)
-        self.refresh()
+            rate.past = past.tally_like(*kind, "depth", position)
+        self.known = None
 
-    def refresh(self) -> None:
-        self.expected, self.estimates = [0.0], []
+    @property
+    def expected(self) -> list[float]:
+        """Expected accepted tokens by depth, [depth + 1]."""
+        return self.estimated[0]
+
+    @property
+    def estimated(self) -> tuple[list[float], list[tuple[float, float]]]:
+        """The same, and each depth's mean rate and its standard deviation: computed when asked for, seldomer than
+        something is learned."""
+        if self.known is None:
+            self.known = self.estimate()
+        return self.known
+
+    def estimate(self) -> tuple[list[float], list[tuple[float, float]]]:
+        expected, estimates = [0.0], []
         usual, sure, likeness = UNSEEN, 1.0, 1.0
         for rate in self.rates:
             usual = rate.usual(usual)
             mean, deviation = rate.estimate(min(usual * likeness, MOST))
             # Where a text is harder than most at one depth it is so at the next, which is seldom reached.
             likeness = min(max(mean / usual, LEAST_LIKE), 1.0 / LEAST_LIKE)
-            self.estimates.append((mean, deviation))
+            estimates.append((mean, deviation))
             sure *= mean
-            self.expected.append(self.expected[-1] + sure)
+            expected.append(expected[-1] + sure)
+        return expected, estimates
 
     def hoped(self, depth: int, step: int) -> float:
         """Accepted tokens of a draft of `depth` as far up as they may reasonably be in the request's step `step`.
@@ -124,7 +155,7 @@ class DepthAcceptance:
         """
         trust = 1.0 + (step - self.tried_at) / HOPE_STEPS
         sure = total = 1.0
-        for mean, deviation in self.estimates[:depth]:
+        for mean, deviation in self.estimated[1][:depth]:
             sure *= min(1.0, mean + trust * deviation)
             total += sure
         return max(total - 1.0, min(self.last, depth) if self.lucky(step) else 0.0)
@@ -138,17 +169,21 @@ class DepthAcceptance:
         idle = step - self.tried_at
         return 1e6 + self.last if self.lucky(step) else 1.0 + idle
 
-    def learn(self, depth: int, accepted: int, step: int) -> None:
-        """A draft that might go `depth` deep was accepted to depth `accepted`, in the request's step `step`."""
+    def learn(self, depth: int, accepted: int, step: int, further: float = 0.0) -> None:
+        """A draft that might go `depth` deep was accepted to depth `accepted`, in the request's step `step`.
+
+        Args:
+            further: How likely the next one's acceptance was where it was left out, by what its drafter said of it.
+        """
         self.let_fade(step)
         reached = min(depth, accepted + 1)
         for position, rate in enumerate(self.rates):
             if position < reached:
-                rate.learn(position < accepted)
+                rate.learn(1.0 if position < accepted else further)
             else:
                 rate.own.fade(FADE)
         self.tried_at, self.last = step, accepted
-        self.refresh()
+        self.known = None
 
     def let_fade(self, step: int) -> None:
         """Trust the request's own observations less the longer ago they were made."""
@@ -156,7 +191,7 @@ class DepthAcceptance:
             factor = STALE_FADE ** (step - self.faded_at - 1)
             for rate in self.rates:
                 rate.own.fade(factor)
-            self.refresh()
+            self.known = None
         self.faded_at = step
 
 
@@ -166,12 +201,15 @@ class ChanceAcceptance:
     Attributes:
         rates_at: The root's children's and the others', by class of the chance.
         known: The same as last estimated; none where something was learned since.
+        known_candour, learned: As last computed, and trees learned of since.
     """
 
     def __init__(self, past: Past, kind: tuple) -> None:
         levels = range(len(CHANCE_CENTRES))
         self.rates_at = [[Rate(past.tally(*kind, "chance", level, later)) for level in levels] for later in LATER]
         self.known: list[list[float | None]] = [[None] * len(levels) for _ in LATER]
+        self.known_candour: float | None = None
+        self.learned = 0
 
     def rates(self, tree: DraftTree) -> list[float]:
         """How often each node is accepted once its parent is, [N]; `tree` states chances."""
@@ -182,6 +220,24 @@ class ChanceAcceptance:
             rates.append(self.estimate(level, parent != ROOT) if known is None else known)
         return rates
 
+    @property
+    def candour(self) -> float:
+        """The power of a stated chance that is the chance of being accepted: below 1 where a drafter is modest, above
+        where it boasts."""
+        if self.known_candour is None or self.learned >= RENEW:
+            self.known_candour, self.learned = self.fit(), 0
+        return self.known_candour
+
+    def fit(self) -> float:
+        """The power that fits best, by least squares over logs, from what all requests of the kind have seen."""
+        fit, worth = CANDID, CANDID
+        for rates in self.rates_at:
+            for centre, rate in zip(CHANCE_CENTRES, rates, strict=True):
+                stated, past = log(centre), rate.past
+                fit += past.tries * stated * log(max(past.mean(centre, 1.0), LEAST_RATE))
+                worth += past.tries * stated * stated
+        return min(max(fit / worth, LEAST_CANDOUR), 1.0 / LEAST_CANDOUR)
+
     def estimate(self, level: int, later: bool) -> float:
         rate = self.rates_at[later][level]
         known = self.known[later][level] = rate.estimate(rate.usual(CHANCE_CENTRES[level]))[0]
@@ -189,6 +245,7 @@ class ChanceAcceptance:
 
     def learn(self, tree: DraftTree, accepted: Set[int]) -> None:
         """Nodes `accepted` of a tree were; every node whose parent was has been tried."""
+        self.learned += 1
         for node, (parent, chance) in enumerate(zip(tree.parents, tree.chances, strict=True)):
             if parent == ROOT or parent in accepted:
                 level, later = bisect_right(CHANCE_EDGES, chance), parent != ROOT

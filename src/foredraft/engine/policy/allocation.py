@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 SWEEPS = 2
-NEAR = 8  # rows
+NEAR, FEW = 8, 4  # rows
 MARGIN = 0.06  # tokens that a draft must gain beyond its cost: estimates are not better than that
 
 
@@ -88,27 +88,28 @@ def best_alone(menu: Sequence[Plan], prices: Prices) -> Allocation:
 
 def rate_of(chosen: Sequence[Plan], prices: Prices) -> float:
     """Expected committed tokens per second."""
-    seconds = prices.step(sum(plan.rows for plan in chosen)) + call_seconds(chosen, prices)
-    return (len(chosen) + sum(plan.gain for plan in chosen)) / seconds
+    return (len(chosen) + sum(plan.gain for plan in chosen)) / step_seconds(chosen, prices)
 
 
-def call_seconds(chosen: Sequence[Plan], prices: Prices) -> float:
-    """What the drafter calls take that these plans need."""
+def step_seconds(chosen: Sequence[Plan], prices: Prices) -> float:
+    """What a step takes, the drafter calls included that these plans need."""
     calls = Counter(plan.label for plan in chosen if plan.label is not None)
-    return sum(prices.draft(label, count) for label, count in calls.items())
+    drafting = sum(prices.draft(label, count) for label, count in calls.items())
+    return prices.step(sum(plan.rows for plan in chosen)) + drafting
 
 
 def row_price(chosen: Sequence[Plan], rate: float, prices: Prices) -> float:
-    """Tokens a row costs about where the batch is: over some rows to both sides, since estimates are noisy."""
-    rows = sum(plan.rows for plan in chosen)
-    low, high = max(rows - NEAR, 0), rows + NEAR
-    return max(0.0, rate * (prices.step(high) - prices.step(low)) / (high - low))
+    """Tokens that a row costs on average, of some at least: rows come in blocks, of which the first are nearly free,
+    and once all drafts are there they are cut to what pays together."""
+    rows = max(sum(plan.rows for plan in chosen), NEAR)
+    return max(0.0, rate * (prices.step(rows) - prices.step(0)) / rows)
 
 
 def best_uniform(menus: Sequence[Sequence[Plan]], prices: Prices) -> list[Plan]:
     """The best choice in which all requests that draft use the same drafter call, or drafts that are there."""
     labels = {plan.label for menu in menus for plan in menu}
     choices = [[longest(menu, {None, label}) for menu in menus] for label in labels]
+    choices += [[shortest(menu, label) for menu in menus] for label in labels if label is not None]
     choices.append([min(menu, key=lambda plan: (plan.label is not None, plan.rows)) for menu in menus])
     return max(choices, key=lambda chosen: rate_of(chosen, prices))
 
@@ -116,6 +117,11 @@ def best_uniform(menus: Sequence[Sequence[Plan]], prices: Prices) -> list[Plan]:
 def longest(menu: Sequence[Plan], labels: set[str | None]) -> Plan:
     """The plan of the highest gain among those of `labels`; a request that has none of them keeps its first plan."""
     return max((plan for plan in menu if plan.label in labels), key=lambda plan: plan.gain, default=menu[0])
+
+
+def shortest(menu: Sequence[Plan], label: str) -> Plan:
+    """The plan of `label` that brings fewest rows; a request that has none keeps its first plan."""
+    return min((plan for plan in menu if plan.label == label), key=lambda plan: plan.rows, default=menu[0])
 
 
 def improved(chosen: list[Plan], menus: Sequence[Sequence[Plan]], prices: Prices) -> list[Plan]:
@@ -157,6 +163,16 @@ class Values:
 
     def rows_cost(self, plan: Plan) -> float:
         return self.rate * self.prices.step(plan.rows) if self.alone else self.row_price * plan.rows
+
+    def another_token(self, rows: float, seconds: float) -> float:
+        """Tokens that one more drafted token costs, its row and so many seconds of drafting, where drafts usually have
+        so many `rows`."""
+        if self.alone:
+            first = round(rows)
+            row = self.rate * (self.prices.step(first + FEW) - self.prices.step(first)) / FEW
+        else:
+            row = self.row_price
+        return row + self.rate * seconds
 
     def share(self, label: str, requests: int) -> float:
         key = (label, requests)

@@ -1,9 +1,9 @@
 """One step's decision over the whole batch: who drafts, how much, and now and then something else, to find out."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from foredraft.engine.policy.allocation import NOTHING, Allocation, Plan, Values, allocate, rate_of
+from foredraft.engine.policy.allocation import NOTHING, Allocation, Plan, Values, allocate, rate_of, step_seconds
 from foredraft.engine.policy.exploration import Exploration
 from foredraft.engine.policy.live_costs import LiveCosts
 
@@ -35,13 +35,24 @@ class StepPrices:
     steps: dict[int, float] = field(default_factory=dict)
 
     def step(self, draft_rows: int) -> float:
-        """Never less than a step without drafts takes."""
+        """Never less than a step without drafts takes. Prompts that are read beside are paid for whatever is drafted:
+        were they counted, any drafts would seem cheap beside them."""
         seconds = self.steps.get(draft_rows)
         if seconds is None:
-            rows = self.base_rows + draft_rows
-            seconds = self.costs.step_seconds(rows, self.requests, self.context, self.sampled)
-            seconds = self.steps[draft_rows] = max(seconds, self.step(0)) if draft_rows else seconds
+            if draft_rows:
+                more = self.whole(self.base_rows + draft_rows) - self.whole(self.base_rows)
+                seconds = self.step(0) + max(more, 0.0)
+            else:
+                seconds = self.whole(self.requests)
+            self.steps[draft_rows] = seconds
         return seconds
+
+    def whole(self, rows: int) -> float:
+        return self.costs.step_seconds(rows, self.requests, self.context, self.sampled)
+
+    def known(self, draft_rows: int) -> bool:
+        """Whether steps of this size have been seen lately."""
+        return self.costs.knows(self.base_rows + draft_rows, self.requests, self.sampled)
 
     def draft(self, label: str, requests: int) -> float:
         return self.costs.draft_seconds(label, requests)
@@ -57,21 +68,17 @@ class Experiment:
     """Something else than the best known choice, tried to find out.
 
     Attributes:
-        place: The request that tries it; none where everybody decodes plainly.
-        plan: What it tries.
+        plans: What is tried, by the place of the request that tries it.
         seconds: How much longer the step takes than the best known choice's.
         forgone: Tokens that choice was expected to bring there.
     """
 
-    place: int | None
-    plan: Plan
+    plans: Mapping[int, Plan]
     seconds: float
     forgone: float
 
-    def applied(self, chosen: list[Plan]) -> list[Plan]:
-        if self.place is None:
-            return [self.plan] * len(chosen)
-        return [*chosen[: self.place], self.plan, *chosen[self.place + 1 :]]
+    def applied(self, chosen: Sequence[Plan]) -> list[Plan]:
+        return [self.plans.get(place, plan) for place, plan in enumerate(chosen)]
 
     def lost(self, accepted: Sequence[int], rate: float, surplus: float = 0.0) -> float:
         """Seconds that it has lost.
@@ -81,7 +88,7 @@ class Experiment:
             rate: Tokens per second of the best choice.
             surplus: Seconds that its draft took beyond what was expected, as a drafter's first one does.
         """
-        gained = sum(accepted) if self.place is None else accepted[self.place]
+        gained = sum(accepted[place] for place in self.plans)
         return self.seconds + surplus - (gained - self.forgone) / rate
 
 
@@ -151,24 +158,30 @@ class Decider:
         """Everybody plain, where that has not been seen for long and everybody may be."""
         if self.since_plain < SHADOW_EVERY or any(len(menu) == 1 for menu in menus):
             return None
-        plain, gain = prices.step(0), sum(plan.gain for plan in best.chosen)
-        seconds = plain - (len(menus) + gain) / best.rate
-        affordable = self.exploration.affords(seconds + gain / best.rate, plain)
-        return Experiment(None, NOTHING, seconds, gain) if affordable else None
+        return self.affordable(dict.fromkeys(range(len(menus)), NOTHING), best, prices)
 
     def trial(
         self, menus: Sequence[Sequence[Plan]], remaining: Sequence[int], best: Allocation, values: Values
     ) -> Experiment | None:
-        """For one request its most hopeful other plan, where that may be better and is affordable."""
+        """The most hopeful other plan of any request, where that may be better and is affordable: for all who could
+        share the drafter's call, or for that one."""
         found = self.hopeful(menus, remaining, best, values)
         if found is None:
             return None
         place, plan = found
-        taken = best.chosen[place]
-        seconds = (values.cost(plan) - values.cost(taken)) / best.rate
-        loss = seconds - (plan.gain - taken.gain) / best.rate
-        affordable = self.exploration.affords(loss, values.prices.step(0))
-        return Experiment(place, plan, seconds, taken.gain) if affordable else None
+        together = alike(menus, remaining, plan.label) if plan.label else {}
+        return self.affordable(together | {place: plan}, best, values.prices) or self.affordable(
+            {place: plan}, best, values.prices
+        )
+
+    def affordable(self, plans: Mapping[int, Plan], best: Allocation, prices: StepPrices) -> Experiment | None:
+        """These plans in place of the best ones, if what that is expected to lose may be spent."""
+        forgone = sum(best.chosen[place].gain for place in plans)
+        trial = Experiment(plans, 0.0, forgone)
+        fresh = trial.applied(best.chosen)
+        seconds = step_seconds(fresh, prices) - step_seconds(best.chosen, prices)
+        loss = trial.lost([plan.gain for plan in fresh], best.rate) + seconds
+        return replace(trial, seconds=seconds) if self.exploration.affords(loss, prices.step(0)) else None
 
     @staticmethod
     def hopeful(
@@ -190,6 +203,12 @@ class Decider:
                 if urgency > most and plan is not taken:
                     found, most = (place, plan), urgency
         return found
+
+
+def alike(menus: Sequence[Sequence[Plan]], remaining: Sequence[int], label: str) -> dict[int, Plan]:
+    """The plans of one drafter call, by the place of the request, of those that have enough left to write."""
+    plans = ((place, plan) for place, menu in enumerate(menus) for plan in menu if plan.label == label)
+    return {place: plan for place, plan in plans if remaining[place] >= WORTH_EXPLORING and not plan.fixed}
 
 
 def within(chosen: list[Plan], room: int) -> list[Plan]:

@@ -12,7 +12,7 @@ from foredraft.engine.policy.decision import StepPrices
 from foredraft.engine.policy.seat import Offer, Seat
 from foredraft.engine.policy.trimming import paying
 
-ASK_FACTOR = 1.5  # what looking at an instant draft costs in all, in units of making it
+ASK_FACTOR = 3.0  # what looking at an instant draft costs in all, in units of making it
 
 
 @dataclass(eq=False)

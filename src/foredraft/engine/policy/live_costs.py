@@ -6,11 +6,13 @@ from dataclasses import dataclass, field
 from foredraft.core.outcome import SpeculationStatistics
 from foredraft.core.recent import Recent
 from foredraft.engine.step_costs import ForwardCost, StepCosts
+from foredraft.engine.way import Way
 
 FOLLOW = 0.1  # weight of a new observation
 OWN_FOLLOW = 0.03  # and for what is special to one size: most of what changes is how busy the machine is
 NEW = 3  # observations before which a size says nothing of the machine
 SETTLED = 1.0  # observations after which a cell speaks for itself
+KNOWN = 2.0  # and after which its price is sure
 FORGET = 0.998  # what a cell's observations are worth after each step without another: the machine was busy then
 KEPT_DRIFTS = 1024  # labels and sizes of drafter calls; requests may ask for more than memory can hold
 WILDEST = 3.0  # an observation further off than this factor is cut to it
@@ -92,18 +94,27 @@ class LiveCosts:
             line = self.known_lines[kind] = self.line_of(kind)
         return between(line, rows)
 
+    def knows(self, rows: int, requests: int, sampled: bool) -> bool:
+        """Whether steps of this size with drafts have been seen, and not too long ago."""
+        cell = self.cells.get((size_class(requests), sampled, True), {}).get(size_class(rows))
+        return cell is not None and self.worth(cell) >= KNOWN
+
     def line_of(self, kind: tuple[int, bool, bool]) -> list[tuple[float, float]]:
-        """Factors by rows of one kind of step, at least one."""
-        _, sampled, drafted = kind
-        whole, usual = self.whole[sampled].factor, self.usual(sampled, drafted)
+        """Factors by rows of one kind of step, at least one; in doubt those of the nearest number of requests."""
+        size, sampled, drafted = kind
+        whole, usual = self.whole[sampled].factor, self.usual(size, sampled, drafted)
         seen = sorted((cell.rows, whole * self.settled(cell, usual)) for cell in self.cells.get(kind, {}).values())
         return seen or [(0.0, whole * usual)]
 
-    def usual(self, sampled: bool, drafted: bool) -> float:
-        """The mean factor of all cells with drafts, or without."""
-        alike = [its for (_, *kind), its in self.cells.items() if kind == [sampled, drafted]]
-        cells = [(cell.factor, self.worth(cell)) for its in alike for cell in its.values()]
-        return (sum(factor * worth for factor, worth in cells) + SETTLED) / (sum(w for _, w in cells) + SETTLED)
+    def usual(self, size: int, sampled: bool, drafted: bool) -> float:
+        """The mean factor of all cells with drafts, or without, the nearer in number of requests the more it counts."""
+        alike = [(its, cells) for (its, *kind), cells in self.cells.items() if kind == [sampled, drafted]]
+        known = [
+            (cell.factor, self.worth(cell) / (1 + abs(its - size)) ** 2)
+            for its, cells in alike
+            for cell in cells.values()
+        ]
+        return (sum(factor * worth for factor, worth in known) + SETTLED) / (sum(w for _, w in known) + SETTLED)
 
     def settled(self, cell: "Cell", usual: float) -> float:
         """A cell's factor, as far as it has been seen, and lately."""
@@ -137,6 +148,14 @@ class LiveCosts:
             seconds = self.expected_draft(label, requests) * (drift.factor if drift else 1.0)
             self.known_drafts[label, requests] = seconds
         return seconds
+
+    def another_token(self, shorter: Way, longer: Way, requests: int) -> float:
+        """Seconds of another token of so many chains that are drafted together, as chains of two lengths differ; its
+        part of a call where there is but one length."""
+        seconds, depth = self.expected_draft(longer.label, requests), longer.depth
+        if shorter.depth == depth:
+            return seconds / (1 + depth)
+        return max(0.0, seconds - self.expected_draft(shorter.label, requests)) / (depth - shorter.depth)
 
     def expected_draft(self, label: str, requests: int) -> float:
         """What was measured when the engine was idle."""

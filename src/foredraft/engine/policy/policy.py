@@ -2,38 +2,36 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from math import inf
 from time import perf_counter
 from typing import Any
-
-from torch import Tensor
 
 from foredraft.core.draft_tree import DraftTree
 from foredraft.core.outcome import SpeculationStatistics
 from foredraft.core.request import Request
 from foredraft.engine import step
 from foredraft.engine.policy.acceptance import Past
-from foredraft.engine.policy.allocation import NOTHING, PLAIN, Plan, Values, call_seconds, rate_of
+from foredraft.engine.policy.allocation import PLAIN, Plan, Values
+from foredraft.engine.policy.cutting import Cutting
 from foredraft.engine.policy.decision import Decider, Experiment, StepPrices, within
 from foredraft.engine.policy.instant_drafts import InstantDrafts, by_label
 from foredraft.engine.policy.live_costs import LiveCosts
 from foredraft.engine.policy.request_policy import RequestPolicy
-from foredraft.engine.policy.seat import Seat, cut, depth_of, temperature_class
+from foredraft.engine.policy.seat import Seat, crowd_class, depth_of, temperature_class
 from foredraft.engine.policy.shortlist import Shortlists
-from foredraft.engine.policy.trimming import paying
 from foredraft.engine.policy.usefulness import Usefulness
 from foredraft.engine.running import Option, Running, Work
 from foredraft.model.slot_pool import SlotPool
+from foredraft.sampling.noise import sureness
 
 PLAIN_LABEL, OTHER_LABEL = "plain", "other"
 MOST_LABELS = 64  # ways told apart when choices are counted; requests may bring any number of them
 HOLD_STEPS, HOLD_MORE = 3, 7  # further steps for which a decision stands at least, of few requests and of many
 MANY = 8  # requests
-DECIDING, DECIDING_EACH = 1e-4, 4e-5  # seconds that a decision takes, and more for each request
+DECIDING, DECIDING_EACH = 2e-4, 4e-5  # seconds that a decision takes, and more for each request
 DECIDING_SHARE = 0.02  # of the time that deciding may take: where steps are short, decisions stand for longer
 HOLD_MOST = 16
 SAME_SHARE = 0.75  # of the requests that must have been there when it was made
-SURE_FIRST, SURE_EVERY = 4, 16  # how sure the target is is looked at in so many first steps, then every so many
+SURE_FIRST, SURE_EVERY = 2, 16  # how sure the target is is looked at in so many first steps, then every so many
 LOGITS_ROOT = 0  # the root's row
 
 
@@ -83,19 +81,20 @@ class Policy:
     def seated(self, options: tuple[Option, ...], request: Request, requests: int = 1) -> tuple[Option, ...]:
         """The options of those drafters that take part in a request served beside others, `requests` in all: all that
         its config names, else a short list, less those that have been of no use to requests of its kind."""
-        config, kind = request.speculation, temperature_class(request)
+        config, kind = request.speculation, (temperature_class(request), crowd_class(requests))
         if not config.adaptive or config.drafters or self.costs is None:
             return options
         listed = self.shortlists.of(options, self.costs, requests)
-        judged = dict.fromkeys(option.way.owner for option in listed if option.drafter.needs.told)
-        kept = self.usefulness.kept(kind, judged)
+        told = [option for option in listed if option.drafter.needs.told]
+        judged = {option.way.owner: bool(option.drafter.needs.features) for option in told}
+        kept = self.usefulness.kept(kind, judged, requests)
         return tuple(option for option in listed if option.way.owner not in judged or option.way.owner in kept)
 
     def close(self, request: Request) -> None:
         """The request has finished or was cancelled."""
         known = self.requests.pop(request.id, None)
         if known is not None and not known.fixed:
-            self.usefulness.saw(known.temperature_class, known.steps, known.saved)
+            self.usefulness.saw((known.temperature_class, known.crowd), known.steps, known.saved)
 
     def start_over(self, request: Request) -> None:
         """The request has lost its cache slots: its drafters first catch up again, which says nothing of their cost."""
@@ -111,6 +110,9 @@ class Policy:
                 seat.place = 0
             self.place(self.proposed(self.seats), pool)
         else:
+            crowd = crowd_class(len(batch))
+            for seat in self.seats:
+                seat.known.move(seat.known.level, crowd)
             self.choose(batch, pool)
 
     def choose(self, batch: list[Work], pool: SlotPool) -> None:
@@ -127,46 +129,33 @@ class Policy:
             self.decide(prices)
             self.instant.settle(self.seats, prices, self.values)
             plans = self.final()
-        plans = self.cut_together(within(plans, self.room), prices)
+        plans, cutting = within(plans, self.room), Cutting(self.seats, prices, self.draft_rows)
+        if self.experiment is None:
+            plans = cutting.instant(plans)
         if not held:
             self.decider.note(plans, prices)
         for seat, plan in zip(self.seats, plans, strict=True):
             seat.place = plan.place
-        self.place_all(prices, pool)
+        self.place_all(cutting, pool)
 
     @property
     def row_price(self) -> float | None:
         """Tokens that a row costs by the last decision; none for a request alone, whose rows are priced exactly."""
         return None if len(self.seats) == 1 else self.values.row_price if self.values else 0.0
 
-    def cut_together(self, plans: list[Plan], prices: StepPrices) -> list[Plan]:
-        """The plans without those nodes of instant drafts that do not pay beside everybody's, and without any draft
-        where all together slow the step down: each was weighed by the price of one more row, and rows differ."""
-        if len(plans) == 1 or self.experiment is not None or not any(plan.rows for plan in plans):
-            return plans
-        offers = [seat.offers.get(plan.place) for seat, plan in zip(self.seats, plans, strict=True)]
-        others = [plan for plan, offer in zip(plans, offers, strict=True) if offer is None]
-        taken = [offer for offer in offers if offer is not None]
-        sure, rows = len(plans) + sum(plan.gain for plan in others), sum(plan.rows for plan in others)
-        calls, limit = call_seconds(others, prices), self.draft_rows - rows
-        cut(taken, lambda count: prices.step(rows + count) + calls if count <= limit else inf, sure=sure)
-        plans = [plan if offer is None else offer.plan(plan.place) for plan, offer in zip(plans, offers, strict=True)]
-        if not rows or any(plan.fixed for plan in plans) or rate_of(plans, prices) * prices.token > 1.0:
-            return plans
-        return [NOTHING] * len(plans)
-
     @property
     def room(self) -> int:
         """Draft nodes left for requests that leave a choice."""
         return self.draft_rows - sum(seat.known.ways[0].nodes for seat in self.seats if seat.known.fixed)
 
-    def place_all(self, prices: StepPrices, pool: SlotPool) -> None:
-        """Ask for the drafts that are not there yet, and give everybody's nodes their slots."""
+    def place_all(self, cutting: Cutting, pool: SlotPool) -> None:
+        """Ask for the drafts that are not there yet, leave out what does not pay, and give everybody's nodes their
+        slots."""
         calling = [seat for seat in self.seats if seat.place != PLAIN and seat.place not in seat.offers]
-        if calling:
-            self.place(self.timed(calling, prices), pool)
-        taken = [(seat, seat.offers[seat.place]) for seat in self.seats if seat.place in seat.offers]
-        self.place([(seat, offer.kept) for seat, offer in taken], pool)
+        fresh = self.timed(calling) if calling else []
+        whole = cutting.fresh(fresh, self.values.rate, self.decider.exploration) if fresh else []
+        taken = [(seat, seat.offers[seat.place].kept) for seat in self.seats if seat.place in seat.offers]
+        self.place(whole + taken, pool)
 
     def holds(self) -> bool:
         """Whether what was decided before still stands, a few steps later and for mostly the same requests: acceptance
@@ -184,19 +173,20 @@ class Policy:
         remaining = [seat.work.running.request.remaining for seat in self.seats]
         decision = self.decider.decide(menus, remaining, prices)
         self.values, self.experiment = decision.values, decision.experiment
-        for seat, plan in zip(self.seats, decision.chosen, strict=True):
-            seat.known.base = plan
+        for seat, plan, menu in zip(self.seats, decision.chosen, menus, strict=True):
+            seat.known.decided(plan, menu, self.values)
         ids = {seat.id for seat in self.seats}
         if ids.isdisjoint(self.held):
             self.decider.renew()
-        self.held, self.held_steps, self.hold_steps = ids, 0, hold_for(len(ids), prices.step(0))
+        beginning = any(seat.work.chunk > 1 for seat in self.seats)  # had nothing to choose from yet
+        self.held, self.held_steps = ids, 0
+        self.hold_steps = 0 if beginning else hold_for(len(ids), prices.step(0))
 
     def final(self) -> list[Plan]:
         """What was decided, but for instant drafts worth more; an experiment waits where there is one of these."""
         plans = [seat.best(self.values) for seat in self.seats]
         if self.experiment is not None:
-            concerned = range(len(plans)) if self.experiment.place is None else [self.experiment.place]
-            if any(plans[i].place in self.seats[i].offers for i in concerned):
+            if any(plans[i].place in self.seats[i].offers for i in self.experiment.plans):
                 self.experiment = None
             else:
                 return self.experiment.applied(plans)
@@ -215,34 +205,39 @@ class Policy:
         orders = [(seat.work, seat.work.running.options[seat.place]) for seat in seats]
         return list(zip(seats, step.propose(orders), strict=True))
 
-    def timed(self, seats: Sequence[Seat], prices: StepPrices) -> list[tuple[Seat, DraftTree]]:
-        """As `proposed`, less the nodes that do not pay; one way after the other, each call's time noted."""
+    def timed(self, seats: Sequence[Seat]) -> list[tuple[Seat, DraftTree]]:
+        """As `proposed`, one way after the other, each call's time noted."""
         drafts = []
         for label, orders in by_label((seat, seat.place) for seat in seats).items():
             group = [seat for seat, _ in orders]
+            self.limit(group)
             start = perf_counter()
-            drafts += [(seat, self.trimmed(seat, tree, prices)) for seat, tree in self.proposed(group)]
+            drafts += self.proposed(group)
             self.saw_draft(label, group, perf_counter() - start)
         order = {id(seat): i for i, seat in enumerate(seats)}
         return sorted(drafts, key=lambda pair: order[id(pair[0])])
+
+    def limit(self, group: Sequence[Seat]) -> None:
+        """Say how likely paths must be, by what their drafter says, for another token of theirs to be worth drafting
+        and verifying; until the next decision."""
+        for seat in group:
+            known, place = seat.known, seat.place
+            if place not in known.least:
+                seconds = self.costs.another_token(*known.lengths[known.ways[place].kind], len(group)) / len(group)
+                known.least[place] = known.least_of(place, self.values.another_token(known.usual_rows(place), seconds))
+            seat.work.least = known.least[place]
 
     def saw_draft(self, label: str, group: Sequence[Seat], seconds: float) -> None:
         """A drafter's first draft for a request reads the whole text so far: that says nothing of the next ones."""
         owner = group[0].known.ways[group[0].place].owner
         if all(owner in seat.known.called for seat in group):
-            self.costs.saw_draft(label, len(group), seconds)
+            if self.teaches:
+                self.costs.saw_draft(label, len(group), seconds)
         else:
             self.surplus += max(0.0, seconds - self.costs.draft_seconds(label, len(group)))
         for seat in group:
             seat.known.called.add(owner)
             seat.known.charge(seat.place, seconds / len(group) / self.prices.token)
-
-    def trimmed(self, seat: Seat, tree: DraftTree, prices: StepPrices) -> DraftTree:
-        """The nodes of a fresh draft that pay; all of one whose drafter does not say, or that was sampled."""
-        if seat.known.fixed or tree.chances is None or tree.laws is not None or tree.probes or not len(tree):
-            return tree
-        nodes = paying(seat.known.path_rates(seat.place, tree), prices.step, self.row_price)
-        return tree if len(nodes) == len(tree) else tree.only(nodes)
 
     def learn(
         self,
@@ -255,10 +250,9 @@ class Policy:
         free = [work.running for work in batch if work.running.request.speculation.adaptive]
         if not free:
             return
-        whole, steady = draft + rest, all(work.chunk == 1 for work in batch)
+        whole, steady, teaches = draft + rest, all(work.chunk == 1 for work in batch), self.teaches
         self.decider.exploration.grow(whole * len(free) / len(batch), self.decider.recent)
         rows = sum(1 + len(work.tree) for work in batch)
-        teaches = self.held_steps % 2 == 0  # every other step will do
         if steady and teaches:
             self.costs.saw_step(rows, len(batch), mean_context(batch), sampling(batch), rest)
         if self.experiment is not None:
@@ -275,19 +269,28 @@ class Policy:
             for running in free:
                 self.note_plain(running.request.statistics, whole / len(batch))
 
+    @property
+    def teaches(self) -> bool:
+        """Whether costs and stated chances are learned from this step: every other one will do."""
+        return self.held_steps % 2 == 0
+
     def row_seconds(self, drafted: int) -> float:
         """What each of so many draft nodes has cost."""
         return (self.prices.step(drafted) - self.prices.step(0)) / drafted
 
     @staticmethod
     def learn_of(seat: Seat, row_price: float, teaches: bool) -> None:
-        """What one request's draft has brought; what instant ones say of themselves is checked where a step
-        `teaches`."""
+        """What one request's draft has brought; what drafters say of themselves is checked where a step `teaches`."""
         known = seat.known
         if seat.place != PLAIN:
-            if teaches or not known.ways[seat.place].instant:
-                known.learn(seat.place, seat.work.tree, seat.work.path, seat.depth)
-            known.charge(seat.place, row_price * len(seat.work.tree) - len(seat.work.path))
+            if teaches:
+                known.check(seat.place, seat.work.tree, seat.work.path)
+            if not known.ways[seat.place].instant:
+                offer, path = seat.offers.get(seat.place), seat.work.path
+                brought, further = (offer.tree, offer.further(path)) if offer else (seat.work.tree, 0.0)
+                known.learn(seat.place, brought, path, seat.depth, further)
+            forgone = known.forgone(seat.place)
+            known.charge(seat.place, row_price * len(seat.work.tree) - len(seat.work.path) + forgone)
         if known.deepest and (known.steps < SURE_FIRST or known.steps % SURE_EVERY == 0):
             known.saw_sureness(sureness(seat.work.logits[LOGITS_ROOT]))
         known.steps += 1
@@ -336,11 +339,6 @@ def mean_context(batch: Sequence[Work]) -> float:
 
 def sampling(batch: Sequence[Work]) -> bool:
     return any(not work.running.sampler.plain_greedy for work in batch)
-
-
-def sureness(logits: Tensor) -> float:
-    """Probability of the likeliest token, [V] raw logits."""
-    return logits.float().softmax(-1).max().item()
 
 
 def hold_for(requests: int, plain_seconds: float) -> int:

@@ -9,6 +9,7 @@ from foredraft.core.errors import require
 from foredraft.core.speculation_config import CHAIN_RULES, SpeculationConfig
 from foredraft.drafters.drafter import Drafter
 from foredraft.engine.running import Option
+from foredraft.model.loading import EMBEDDED_DRAFTS
 from foredraft.model.target import ModelTarget, Target
 
 Member = tuple[str, str | None]  # method and model
@@ -64,8 +65,11 @@ def method_of(model: str, target: Target) -> str:
 
 
 def embedded(target: Target) -> list[Member]:
-    """Each method that an embedded target has a head for."""
-    return [(method, None) for method in dict.fromkeys(m for name, m in EMBEDDED_HEADS.values() if name == target.name)]
+    """The draft model of an embedded target, and each method it has a head for."""
+    methods = dict.fromkeys(method for name, method in EMBEDDED_HEADS.values() if name == target.name)
+    draft = EMBEDDED_DRAFTS.get(target.name)
+    comparable = draft is not None and isinstance(target, ModelTarget) and target.tokenizer is not None
+    return [("draft_model", draft)] * comparable + [(method, None) for method in methods]
 
 
 def settings(own: SpeculationConfig, limits: SpeculationConfig, drafter: Drafter) -> Iterator[SpeculationConfig]:

@@ -3,10 +3,11 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
+from operator import attrgetter
 
 from foredraft.core.draft_tree import DraftTree
 from foredraft.engine.policy.acceptance import ChanceAcceptance, DepthAcceptance, Past
-from foredraft.engine.policy.allocation import NOTHING, PLAIN, Plan
+from foredraft.engine.policy.allocation import NOTHING, PLAIN, Plan, Values
 from foredraft.engine.policy.trimming import path_rates
 from foredraft.engine.way import Way
 
@@ -16,6 +17,8 @@ PAST_FOLLOW = 0.03  # the same over all requests
 UNKNOWN = -1  # level before the target has chosen a token
 SURE_EDGES = (0.5, 0.65, 0.8, 0.9)
 SURE_FOLLOW = 0.2  # weight of a new observation of how sure the target is
+MOST_LEAST = 0.9
+LENGTH = attrgetter("depth")
 ASK_FIRST, ASK_LAST = 4, 16  # an instant drafter that does not pay is asked again after so many steps, then twice that
 
 
@@ -28,30 +31,38 @@ class RequestPolicy:
         steps: Steps of the request so far.
         depths: Acceptance by depth, by kind.
         chances: Acceptance by stated chance, by kind.
-        rows: Nodes each way has brought to verification lately, by way.
+        lengths: The ways of the shortest and of the longest drafts, by kind.
+        rows: Nodes each way has lately brought, those included that were left out then, by way.
         worth: Tokens that asking an instant way has lately been worth, by way.
         standing: Instant ways that go on being asked until the next decision; none before the first.
         gains: Accepted tokens that an instant way has lately expected of its drafts, by way.
         asked, patience: The step an instant way was last asked in, and steps until the next where it does not pay.
+        crowd: Class of how many requests it is served beside: chains are cut shorter where rows are dearer, and what
+            lies beyond a cut counts as not accepted.
         sure: How sure the target has lately been of its next token, 0 to 1; none before it has chosen any.
         level: Class of `sure`. A text that is easy for the target is easy for drafters, so acceptance starts from what
-            requests of the same temperature and level have taught.
-        instant: Ways that are.
+            requests of the same temperature, crowd and level have taught.
+        instant, slow: Ways that are, and those that are not.
         called: Drafters that have been asked.
-        saved: Tokens that each drafter has brought, less those that its time and rows have cost.
+        saved: Tokens that each drafter has brought, less those that its time and rows have cost, and less what the best
+            other drafter was expected to bring instead.
         base: The best plan but for instant drafts, as last decided; the only one where nothing is to be chosen.
+        value, rival: Tokens that it is worth more than none by the last decision, and the best plan of another drafter.
         fixed: Whether there is nothing to choose: its first way serves every step.
-        plans: Drafting nothing, and every way that is not instant, at its full depth.
+        least: Chance of a path below which its next token does not pay, by way, since the last decision.
+        plans: Those made since something was learned of their kind, by way, of the full depth and cut.
         deepest: Longest path of any of them; 0 where all ways are instant.
     """
 
     ways: Sequence[Way]
     past: Past
     temperature_class: int
+    crowd: int = 0
     fixed: bool = False
     steps: int = 0
     depths: dict[str, DepthAcceptance] = field(default_factory=dict)
     chances: dict[str, ChanceAcceptance] = field(default_factory=dict)
+    lengths: dict[str, tuple[Way, Way]] = field(default_factory=dict)
     rows: dict[int, float] = field(default_factory=dict)
     worth: dict[int, float] = field(default_factory=dict)
     standing: list[int] | None = None
@@ -62,19 +73,22 @@ class RequestPolicy:
     sure: float | None = None
     level: int = UNKNOWN
     called: set[str] = field(default_factory=set)
-    plans: list[Plan] = field(default_factory=list)
+    value: float = 0.0
+    rival: float = 0.0
+    plans: dict[int, list[Plan]] = field(default_factory=dict)
+    least: dict[int, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.instant = [place for place, way in enumerate(self.ways) if way.instant]
         self.saved = {way.owner: 0.0 for way in self.ways}
         for way in self.ways:
-            place = (self.temperature_class, way.kind)
-            deepest = max(other.depth for other in self.ways if other.kind == way.kind)
-            self.depths.setdefault(way.kind, DepthAcceptance(self.past, (*place, self.level), deepest))
-            self.chances.setdefault(way.kind, ChanceAcceptance(self.past, place))
-        slow = [place for place, way in enumerate(self.ways) if not way.instant]
-        self.deepest = max((self.ways[place].depth for place in slow), default=0)
-        self.plans = [NOTHING, *(self.plan(place, self.ways[place].depth) for place in slow)]
+            if way.kind not in self.depths:
+                alike = [other for other in self.ways if other.kind == way.kind]
+                _, longest = self.lengths[way.kind] = min(alike, key=LENGTH), max(alike, key=LENGTH)
+                self.depths[way.kind] = DepthAcceptance(self.past, self.like(way.kind), longest.depth)
+                self.chances[way.kind] = ChanceAcceptance(self.past, (self.temperature_class, way.kind))
+        self.slow = [place for place, way in enumerate(self.ways) if not way.instant]
+        self.deepest = max((self.ways[place].depth for place in self.slow), default=0)
         if self.fixed:
             self.base = self.plan(0, self.ways[0].depth)
 
@@ -83,31 +97,69 @@ class RequestPolicy:
         if self.steps % REFRESH_EVERY == 0:
             for acceptance in self.depths.values():
                 acceptance.let_fade(self.steps)
-            self.plans = [self.plan(plan.place, self.ways[plan.place].depth) for plan in self.plans]
-        if depth >= self.deepest:
-            return self.plans
-        return self.plans[:1] + [
-            self.plan(plan.place, min(depth, self.ways[plan.place].depth)) for plan in self.plans[1:]
-        ]
+            self.plans = {}
+        menu = [NOTHING]
+        for place in self.slow:
+            if depth < self.deepest:
+                menu += self.plans_of(place, min(depth, self.ways[place].depth))
+                continue
+            if place not in self.plans:
+                self.plans[place] = self.plans_of(place, self.ways[place].depth)
+            menu += self.plans[place]
+        return menu
+
+    def plans_of(self, place: int, depth: int) -> list[Plan]:
+        """What a way's draft brings whole, and cut to half of its depth if it is a chain, as it will be where that pays
+        more."""
+        whole, half = self.plan(place, depth), depth // 2
+        if self.crowd == 0 or not self.ways[place].stops or half == 0:
+            return [whole]
+        gain, hoped = self.depths[self.ways[place].kind].expected[half], min(whole.hoped, float(half))
+        return [whole, whole._replace(gain=gain, hoped=hoped, rows=min(whole.rows, half))]
+
+    def decided(self, base: Plan, menu: Sequence[Plan], values: Values) -> None:
+        """From now on `base` is the best plan but for instant drafts, of a `menu` of so many `values`."""
+        self.base, self.least = base, {}
+        plain, owner = values.of(NOTHING), self.owner(base.place)
+        others = (values.of(plan) for plan in menu if self.owner(plan.place) != owner)
+        self.value, self.rival = values.of(base) - plain, max(others, default=plain) - plain
+
+    def owner(self, place: int) -> str | None:
+        return None if place == PLAIN else self.ways[place].owner
+
+    def forgone(self, place: int) -> float:
+        """Tokens that the best plan of another drafter than this way's was worth more than none."""
+        return max(0.0, self.rival if self.owner(place) == self.owner(self.base.place) else self.value)
 
     def plan(self, place: int, depth: int) -> Plan:
         if place == PLAIN:
             return NOTHING
         way = self.ways[place]
         acceptance = self.depths[way.kind]
-        rows = round(self.rows.get(place, way.nodes))
+        rows = round(self.usual_rows(place))
         hoped, urgency = acceptance.hoped(depth, self.steps), acceptance.urgency(self.steps)
         return Plan(way.label, acceptance.expected[depth], hoped, rows, place, urgency, self.fixed)
+
+    def usual_rows(self, place: int) -> float:
+        """Nodes a way has lately brought, those included that were left out then."""
+        return self.rows.get(place, self.ways[place].nodes)
 
     def saw_sureness(self, share: float) -> None:
         """The target gave its likeliest next token so large a share."""
         self.sure = share if self.sure is None else self.sure + SURE_FOLLOW * (share - self.sure)
-        level = sum(self.sure > edge for edge in SURE_EDGES)
-        if level != self.level:
-            self.level = level
+        self.move(sum(self.sure > edge for edge in SURE_EDGES), self.crowd)
+
+    def move(self, level: int, crowd: int) -> None:
+        """The text, or how many requests are served, is of this class now."""
+        if (level, crowd) != (self.level, self.crowd):
+            self.level, self.crowd = level, crowd
             for kind, acceptance in self.depths.items():
-                acceptance.move(self.past, (self.temperature_class, kind, level))
-            self.plans = [self.plan(plan.place, self.ways[plan.place].depth) for plan in self.plans]
+                acceptance.move(self.past, self.like(kind))
+            self.plans = {}
+
+    def like(self, kind: str) -> tuple:
+        """Whose acceptance of a kind of draft says something of this request's."""
+        return (self.temperature_class, self.crowd, kind, self.level)
 
     def asks(self, place: int, price: float) -> bool:
         """Whether to ask an instant way in this step, its call costing as much as `price` tokens."""
@@ -126,7 +178,7 @@ class RequestPolicy:
         self.standing = [place for place in instant if self.worth_of(place) > prices.get(self.ways[place].label, 0.0)]
 
     def worth_of(self, place: int) -> float:
-        usual = self.past.worths.get((self.temperature_class, self.ways[place].kind), 1.0)
+        usual = self.past.worths.get((self.temperature_class, self.crowd, self.ways[place].kind), 1.0)
         return self.worth.get(place, usual)
 
     def usual_gain(self, place: int) -> float:
@@ -137,7 +189,7 @@ class RequestPolicy:
         """An instant way was asked, and its draft, expected to bring `gain` accepted tokens, was worth so many tokens
         more than the best other plan."""
         self.gains[place] = gain + (1.0 - ASK_FOLLOW) * (self.gains.get(place, gain) - gain)
-        before, kind = self.worth_of(place), (self.temperature_class, self.ways[place].kind)
+        before, kind = self.worth_of(place), (self.temperature_class, self.crowd, self.ways[place].kind)
         self.worth[place] = before + ASK_FOLLOW * (tokens - before)
         usual = self.past.worths.get(kind, 1.0)
         self.past.worths[kind] = usual + PAST_FOLLOW * (tokens - usual)
@@ -147,25 +199,34 @@ class RequestPolicy:
         """How likely each node of a draft by way `place` is to be accepted together with its ancestors, [N]."""
         return path_rates(tree, self.chances[self.ways[place].kind].rates)
 
+    def candour(self, place: int) -> float:
+        """The power of a stated chance that is the chance of being accepted, by what became of way `place`'s drafts."""
+        return self.chances[self.ways[place].kind].candour
+
+    def least_of(self, place: int, tokens: float) -> float:
+        """How likely way `place` must call a path for another token of it to be worth what it costs, in tokens."""
+        return min(max(0.0, tokens), MOST_LEAST) ** (1.0 / self.candour(place))
+
     def charge(self, place: int, tokens: float) -> None:
         """Drafts of a way have cost the time of so many tokens, or brought them where negative."""
         self.saved[self.ways[place].owner] -= tokens
 
-    def learn(self, place: int, drafted: DraftTree, path: Sequence[int], depth: int) -> None:
-        """Way `place`, asked for a draft of at most `depth`, brought `drafted`; its nodes `path` were accepted.
+    def check(self, place: int, drafted: DraftTree, path: Sequence[int]) -> None:
+        """What way `place` said of the nodes of `drafted`, of which `path` were accepted.
 
         Probes cost rows and are no guesses: nothing is learned of them.
         """
-        way = self.ways[place]
         if drafted.chances is not None:
-            self.chances[way.kind].learn(drafted.guesses, set(path))
-        if way.instant:
-            return
-        self.depths[way.kind].learn(min(depth, way.depth), len(path), self.steps)
+            self.chances[self.ways[place].kind].learn(drafted.guesses, set(path))
+
+    def learn(self, place: int, drafted: DraftTree, path: Sequence[int], depth: int, further: float = 0.0) -> None:
+        """Way `place`, asked for a draft of at most `depth`, brought `drafted`, of which a path as long as `path` was
+        accepted.
+
+        Args:
+            further: How likely one of the nodes that were left out would have been accepted next.
+        """
+        way = self.ways[place]
+        self.depths[way.kind].learn(min(depth, way.depth), len(path), self.steps, further)
         self.rows[place] = 0.8 * self.rows.get(place, len(drafted)) + 0.2 * len(drafted)
-        self.plans = [
-            self.plan(plan.place, self.ways[plan.place].depth)
-            if plan.place != PLAIN and self.ways[plan.place].kind == way.kind
-            else plan
-            for plan in self.plans
-        ]
+        self.plans = {other: plan for other, plan in self.plans.items() if self.ways[other].kind != way.kind}

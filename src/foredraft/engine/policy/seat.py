@@ -1,15 +1,15 @@
 """A request at the table of one step: what it may be drafted, and what was chosen for it."""
 
-from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from foredraft.core.draft_tree import DraftTree
+from foredraft.core.draft_tree import ROOT, DraftTree
 from foredraft.core.request import Request
 from foredraft.engine.policy.allocation import NOTHING, PLAIN, Plan, Values
 from foredraft.engine.policy.request_policy import RequestPolicy
-from foredraft.engine.policy.trimming import STRIDE, best_nodes
 from foredraft.engine.running import Work
+
+CROWD_EDGES = (1, 7)  # requests
 
 
 @dataclass(slots=True)
@@ -36,6 +36,15 @@ class Offer:
         self.nodes = nodes
         self.gain = sum(self.rates) if len(nodes) == len(self.rates) else sum([self.rates[node] for node in nodes])
 
+    def further(self, path: Sequence[int]) -> float:
+        """How likely one of the nodes left out would have gone on where `path` of the nodes kept ended."""
+        if len(self.nodes) == len(self.tree):
+            return 0.0
+        end = self.nodes[path[-1]] if path else ROOT
+        whole, kept = self.rates[end] if path else 1.0, set(self.nodes)
+        left = [i for i, parent in enumerate(self.tree.parents) if parent == end and i not in kept]
+        return min(1.0, sum(self.rates[node] for node in left) / whole) if whole else 0.0
+
     @property
     def kept(self) -> DraftTree:
         """The nodes worth verifying."""
@@ -43,21 +52,6 @@ class Offer:
 
     def plan(self, place: int) -> Plan:
         return Plan(None, self.gain, self.gain, len(self.nodes), place)
-
-
-def cut(offers: Sequence[Offer], seconds: Callable[[int], float], *, sure: float) -> None:
-    """Leave those nodes over all offers that together make the most tokens a second, `sure` ones beside them.
-
-    Args:
-        seconds: What the step takes with so many nodes.
-    """
-    rates = [rate for offer in offers for rate in offer.rates]
-    kept = best_nodes(rates, seconds, sure=sure, stride=max(STRIDE, len(offers)))
-    first = 0
-    for offer in offers:
-        last = first + len(offer.rates)
-        offer.keep([node - first for node in kept[bisect_left(kept, first) : bisect_left(kept, last)]])
-        first = last
 
 
 @dataclass(slots=True)
@@ -98,6 +92,15 @@ class Seat:
         """Whether no other instant way has yet offered as much as this one usually does."""
         return not self.offers or max(offer.gain for offer in self.offers.values()) <= self.known.usual_gain(place)
 
+    def offer(self, tree: DraftTree) -> None:
+        """The draft by the way chosen is there."""
+        self.offers[self.place] = Offer(tree, self.known.path_rates(self.place, tree), list(range(len(tree))))
+
+    @property
+    def expected(self) -> float:
+        """Accepted tokens of a draft by the way chosen."""
+        return self.known.plan(self.place, min(self.depth, self.known.ways[self.place].depth)).gain
+
     def best(self, values: Values) -> Plan:
         """The plan decided, or an instant draft worth more."""
         best, top = self.known.base, values.of(self.known.base)
@@ -121,6 +124,11 @@ class Seat:
 def depth_of(work: Work) -> int:
     """Longest draft that could be written whole."""
     return work.running.request.remaining - 1
+
+
+def crowd_class(requests: int) -> int:
+    """Steps whose rows cost alike: of one request, of a few, of many."""
+    return sum(requests > most for most in CROWD_EDGES)
 
 
 def temperature_class(request: Request) -> int:

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from foredraft.drafters.drafter import Drafter
 from foredraft.engine.policy.live_costs import LiveCosts
 from foredraft.engine.running import Option
 
@@ -39,22 +38,21 @@ class Shortlists:
 
 
 def shortlist(options: Sequence[Option], costs: LiveCosts, requests: int = 1) -> tuple[Option, ...]:
-    """The options of those drafters whose drafts are cheap enough to come near the best one's speed, were they all
-    accepted alike, and to beat plain decoding of `requests` requests. Those that cost next to nothing are left out only
+    """Those options whose drafts are cheap enough to come near the best one's speed, were they all accepted alike, of
+    drafters that may beat plain decoding of `requests` requests. Those that cost next to nothing are left out only
     where many requests run and they need a ranking of the target's likeliest tokens in every step."""
-    best: dict[int, float] = {}
-    for option in options:
-        best[id(option.drafter)] = max(best.get(id(option.drafter), 0.0), possible_speed(option, costs, 1))
-    judged = [best[id(option.drafter)] for option in options if not option.drafter.needs.instant]
-    least = NEAR_BEST * max(judged, default=0.0)
-    paying = {id(option.drafter) for option in options if may_pay(option, costs, requests)}
+    slow = [option for option in options if not option.drafter.needs.instant]
+    speeds = {id(option): possible_speed(option, costs, 1) for option in slow}
+    least = NEAR_BEST * max(speeds.values(), default=0.0)
+    paying = {id(option.drafter) for option in slow if may_pay(option, costs, requests)}
 
-    def kept(drafter: Drafter) -> bool:
-        if drafter.needs.instant:
-            return not drafter.needs.successors or requests <= FEW
-        return best[id(drafter)] >= least and id(drafter) in paying
+    def kept(option: Option) -> bool:
+        needs = option.drafter.needs
+        if needs.instant:
+            return not needs.successors or requests <= FEW
+        return speeds[id(option)] >= least and id(option.drafter) in paying
 
-    return tuple(option for option in options if kept(option.drafter))
+    return tuple(option for option in options if kept(option))
 
 
 def may_pay(option: Option, costs: LiveCosts, requests: int) -> bool:

@@ -1,13 +1,17 @@
 """Which drafters have been of use to requests of a kind: to keep one ready costs time in every step."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 LEAST_USE = 0.03  # share of plain decoding's time that a drafter must save: keeping it ready costs about that much
 FIRST = 3  # requests of a kind that keep a drafter ready before it is judged
+FIRST_BESIDE = 12  # the same beside others, of one whom nothing has to be kept for
 EVERY, SELDOM = 8, 64  # one of so many requests tries one of no use again, ever fewer while it stays so
 LEAST_STEPS = 8  # of a request, for it to say anything
 FOLLOW = 0.3  # weight of a new request
+
+
+Kind = tuple[int, int]  # temperature and crowd, by class
 
 
 @dataclass(slots=True)
@@ -15,30 +19,38 @@ class Use:
     """What one drafter has been worth to requests of one kind.
 
     Attributes:
+        first: Requests before it is judged.
         saved: Time it has saved lately, as a share of what their steps take when nobody drafts.
         requests: Those that had it ready.
-        idle, patience: Requests that went without it since, and after how many the next one tries it.
+        idle, patience: Requests that went without it since, and after how many the next ones try it.
+        trying: Further requests of those that try it: as many as are served at once, which share its calls.
     """
 
+    first: int = FIRST
     saved: float = 0.0
     requests: int = 0
     idle: int = 0
     patience: int = EVERY
+    trying: int = 0
 
     @property
     def worthless(self) -> bool:
-        return self.requests >= FIRST and self.saved < LEAST_USE
+        return self.requests >= self.first and self.saved < LEAST_USE
 
     def follow(self, saved: float) -> None:
         self.requests += 1
         self.saved += (saved - self.saved) * max(FOLLOW, 1.0 / self.requests)
         self.patience = self.patience if self.worthless else EVERY
 
-    def turn(self) -> bool:
-        """Another request comes: whether it is to have the drafter ready."""
+    def turn(self, together: int) -> bool:
+        """Another request comes, to be served with so many at once: whether it is to have the drafter ready."""
+        if self.trying:
+            self.trying -= 1
+            return True
         self.idle += 1
         if self.worthless and self.idle < self.patience:
             return False
+        self.trying = together - 1 if self.worthless else 0
         self.patience = min(2 * self.patience, SELDOM) if self.worthless else EVERY
         self.idle = 0
         return True
@@ -48,15 +60,30 @@ class Use:
 class Usefulness:
     """What drafters have been worth, by kind of request and drafter."""
 
-    uses: dict[tuple[int, str], Use] = field(default_factory=dict)
+    uses: dict[tuple[Kind, str], Use] = field(default_factory=dict)
 
-    def kept(self, kind: int, owners: Iterable[str]) -> set[str]:
-        """Which of the drafters the next request of a kind is to have ready."""
-        return {owner for owner in owners if self.uses.setdefault((kind, owner), Use()).turn()}
+    def kept(self, kind: Kind, owners: Mapping[str, bool], together: int = 1) -> set[str]:
+        """Which of the drafters the next request of a kind is to have ready, served with so many at once; `owners` says
+        of each whether keeping it ready takes time in every step."""
+        return {owner for owner, costs in owners.items() if self.of(kind, owner, costs).turn(together)}
 
-    def saw(self, kind: int, steps: int, saved: Mapping[str, float]) -> None:
+    def of(self, kind: Kind, owner: str, costs: bool = True) -> Use:
+        """A drafter's use to requests of a kind. To begin with, one that is of none to cooler requests, or to fewer at
+        once, is of none to warmer ones and to more."""
+        if (kind, owner) not in self.uses:
+            easier = [use for (its, name), use in self.uses.items() if name == owner and no_harder(its, kind)]
+            saved = min((use.saved for use in easier if use.worthless), default=None)
+            first = FIRST if costs or not kind[1] else FIRST_BESIDE
+            self.uses[kind, owner] = Use(first) if saved is None else Use(first, saved, first)
+        return self.uses[kind, owner]
+
+    def saw(self, kind: Kind, steps: int, saved: Mapping[str, float]) -> None:
         """A request has ended after so many steps; each of its drafters has saved so many plain steps, or cost them
         where negative."""
         if steps >= LEAST_STEPS:
             for owner, plain_steps in saved.items():
-                self.uses.setdefault((kind, owner), Use()).follow(plain_steps / steps)
+                self.of(kind, owner).follow(plain_steps / steps)
+
+
+def no_harder(kind: Kind, other: Kind) -> bool:
+    return all(its <= others for its, others in zip(kind, other, strict=True))
