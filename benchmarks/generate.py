@@ -36,6 +36,7 @@ from workloads import collect
 
 from foredraft import Engine
 from foredraft.core.errors import require
+from foredraft.core.heap import settle
 from foredraft.core.speculation_config import OFF
 
 app = App(help=__doc__)
@@ -88,6 +89,7 @@ def main(
         about = {name: load(worker, task) for name, worker in workers.items()}
         stage = Stage(own | peer_contestants(workers, task), clocks_of(workers, process_time))
         stage.warm_up(prompts)
+        settle()  # a full collection of garbage takes longer than a text
         turns = stage.play(prompts, rounds)
     settings = {"target": target, "draft_model": draft_model, "threads": threads, "rounds": rounds}
     settings |= {"max_new_tokens": new, "ignore_eos": ignore_eos, "seed": None, "temperature": 0}

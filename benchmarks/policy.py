@@ -43,10 +43,12 @@ from workloads import collect, own_prompts
 
 from foredraft import Engine, SamplingParams, SpeculationConfig
 from foredraft.core.errors import require
+from foredraft.core.heap import settle
 from foredraft.core.sampling_params import whole
 from foredraft.evaluation.figures import Spread, spread
 from foredraft.evaluation.report import plain_json, write_record
 from foredraft.evaluation.turns import PLAIN
+from foredraft.model.target import load_target
 
 NEAR_BEST = 0.95  # of the best fixed setting, in every cell
 ABOVE_PLAIN = 0.97  # of plain decoding, in every cell
@@ -95,7 +97,7 @@ def main(
         prompts: Least requests of a cell.
         longest_prompt: Tokens beyond which a prompt is left out: reading it would be most of a short request's time.
         ignore_eos: Write on to max_new_tokens past the end of text.
-        cache_tokens: Cache slots of each engine.
+        cache_tokens: Cache slots of the target, which all contestants share.
         markdown: File for the tables as markdown.
     """
     named, changes = names_in(contestants), changes_in(settings)
@@ -109,11 +111,13 @@ def main(
     chosen = settings_of(named, changes, draft_model)
     configs, most = configs_of(chosen), max(concurrencies)
     place = {"dtype": dtype, "device": device, "threads": threads, "cache_tokens": cache_tokens}
+    # One target for all: another copy of it may take some hundredths longer, by where its memory lies.
+    shared = load_target(target, **place)
 
-    def load(config: SpeculationConfig) -> Engine:
-        return Engine.from_pretrained(target, speculation=config, prefix_cache=False, max_batch=most, **place)
+    def engine_of(config: SpeculationConfig) -> Engine:
+        return Engine(shared, speculation=config, prefix_cache=False, max_batch=most)
 
-    engines, left_out = make_engines(configs, load)
+    engines, left_out = make_engines(configs, engine_of)
     refuse_named(left_out, [*named, *changes])
     texts = texts_of(engines[PLAIN], names_in(workloads), prompts_dir, longest_prompt, max_new_tokens)
     require_room(engines, texts, sampling, most)
@@ -131,6 +135,7 @@ def main(
     about |= {"contestants": {name: chosen[name] for name in engines}}
     cells = sweeps([name for name in texts if name != WARM_UP], concurrencies, temperatures)
     warm_up(engines, texts[WARM_UP], cells, sampling)
+    settle()  # as a server does: a full collection of garbage takes longer than a cell
     turns = take_turns(engines, texts, cells, sampling, rounds=rounds, least_requests=prompts)
     found = follow(turns, cells, rounds, engines, lambda found: write_record(about | found, output))
     show(about | found, output.with_suffix(".svg"), markdown)

@@ -57,16 +57,16 @@ def configs_of(settings: Mapping[str, Mapping[str, object]]) -> dict[str, Specul
 
 
 def make_engines(
-    configs: Mapping[str, SpeculationConfig], load: Callable[[SpeculationConfig], Engine]
+    configs: Mapping[str, SpeculationConfig], engine_of: Callable[[SpeculationConfig], Engine]
 ) -> tuple[dict[str, Engine], dict[str, str]]:
     """An engine for everybody who can have one; of the others, why not.
 
     Engines are kept for the whole run, so a contestant that learns goes on learning, as in a server.
     """
-    engines, left_out = {PLAIN: load(configs[PLAIN])}, {}
+    engines, left_out = {PLAIN: engine_of(configs[PLAIN])}, {}
     for name in (name for name in configs if name != PLAIN):
         try:
-            engines[name] = load(configs[name])
+            engines[name] = engine_of(configs[name])
         except UserError as error:
             left_out[name] = str(error)
     return engines, left_out

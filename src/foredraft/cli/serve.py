@@ -12,6 +12,7 @@ from cyclopts import Parameter
 from foredraft.cli.flags import flags_of, given
 from foredraft.cli.load_options import LoadOptions, load_engine
 from foredraft.cli.speculation_flags import SpeculationFlags, speculation_from
+from foredraft.core.heap import settle
 from foredraft.serving.app import create_app
 from foredraft.serving.http_server import HttpServer, bound_socket, url_of
 from foredraft.serving.protocol.limits import Limits
@@ -49,6 +50,7 @@ def serve(
         options = LoadOptions(**SERVING | given(load))
         engine = load_engine(options, speculation_from(speculative_config, speculation))
         app = create_app(engine, config)
+        settle()
         ready = partial(announce, app.state.service, url_of(bound))
         run(HttpServer(app, config, access_log=access_log, ready=ready), bound)
 
