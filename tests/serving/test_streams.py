@@ -109,7 +109,7 @@ def test_comments_come_while_nothing_else_does(spelling, held, monkeypatch):
 def test_a_reader_who_leaves_frees_the_slots(spelling, n):
     with httpx.stream("POST", spelling.url + CHAT, json=ENDLESS | {"n": n}) as response:
         next(response.iter_lines())
-        assert busy(spelling)
+        wait_until(lambda: busy(spelling))
     wait_until(lambda: not busy(spelling))
 
 

@@ -259,12 +259,14 @@ async def test_a_full_queue_refuses_and_says_when_to_come_back():
             await worker.submit(order(n=6))
         first, second = await placed(worker, order(tokens=4, n=3), order(tokens=4, n=2))
         early = asyncio.create_task(worker.submit(order()))
+        await asyncio.sleep(0)  # the order is placed before the step that answers it
         engine.allow(1)
         with pytest.raises(BusyError) as refusal:
             await early
         assert refusal.value.retry_after == 1
         worker.serving.recent.extend([3.0, 5.0])
         third = asyncio.create_task(worker.submit(order()))
+        await asyncio.sleep(0)  # the order is placed before the step that answers it
         engine.allow(1)
         with pytest.raises(BusyError, match="3 requests are waiting") as refusal:
             await third

@@ -79,6 +79,28 @@ async def test_whoever_asks_while_the_engine_dies_is_told():
         assert [output.finish_reason for output in await kept.outputs()] == ["error"] * 3
 
 
+async def test_nobody_is_forgotten_where_a_caller_leaves_while_the_engine_dies():
+    engine = HeldEngine(max_batch=1)
+    engine.step_errors = [RuntimeError()] * 9
+    async with serving(engine) as worker:
+        leaving = await worker.submit(order(n=5))
+        await held(worker, 0)
+        loop, die = worker.serving, worker.serving.die
+
+        def die_as_he_leaves():
+            loop.calls.put(leaving.cancel)
+            die()
+
+        loop.die = die_as_he_leaves
+        engine.allow(2)
+        await until(lambda: loop.row == 2 and loop.began is not None)
+        late = asyncio.create_task(worker.submit(order()))
+        await asyncio.sleep(0)
+        engine.allow()
+        with pytest.raises(EngineFailure):
+            await asyncio.wait_for(late, 10)
+
+
 async def test_an_end_that_fails_still_frees_slots_and_gives_an_output(caplog):
     engine = HeldEngine()
     async with serving(engine) as worker:

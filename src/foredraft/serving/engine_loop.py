@@ -249,6 +249,7 @@ class EngineLoop:
         self.dead = True
         for ticket in self.tickets():
             self.post.add(ticket.loop, partial(ticket.mailbox.fail, failure()))
+            ticket.open.clear()  # one who gives up only now has nothing left to withdraw
         for running in self.seats:
             faults.drop(self.engine, running)
         self.seats.clear()
