@@ -17,7 +17,8 @@ from foredraft.drafters.drafter import DrafterNeeds, registry
 from foredraft.drafters.scripted import ScriptedDrafter
 from foredraft.engine import cost_store
 from foredraft.engine.cost_measuring import measured_costs, measured_drafts, measured_forwards
-from foredraft.engine.cost_store import circumstances_of, ready_costs, renewed_costs, stored_costs
+from foredraft.engine.cost_store import ready_costs, renewed_costs, stored_costs
+from foredraft.engine.kept_record import circumstances_of
 from foredraft.engine.step_costs import DraftCost, ForwardCost, StepCosts
 from foredraft.model.scripted_target import ScriptedTarget
 
@@ -250,7 +251,7 @@ def test_other_circumstances_are_measured_apart(tiny, kept, measurements, monkey
 def test_a_folder_that_cannot_be_written_costs_a_warning(tiny, kept, measurements, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("no folder")
     monkeypatch.setenv("FOREDRAFT_CACHE", str(tmp_path / "file"))
-    with pytest.warns(UserWarning, match="step costs are not kept"):
+    with pytest.warns(UserWarning, match="costs are not kept"):
         costs = ready_costs(tiny, [NGRAM])
     assert costs.drafts["ngram 4"]
 

@@ -407,7 +407,7 @@ def test_a_drafter_that_learns_from_every_step_needs_a_seat_that_pays():
     request = Request(prompt=[1], params=SamplingParams(), speculation=SpeculationConfig(), seed=0)
     for _ in range(3):
         assert policy.seated((told, silent), request) == (told, silent)
-        policy.usefulness.saw((0, 0), 20, {each.way.owner: 0.0 for each in (told, silent)})
+        policy.experience.usefulness.saw((0, 0), 20, {each.way.owner: 0.0 for each in (told, silent)})
     assert policy.seated((told, silent), request) == (silent,)
 
 

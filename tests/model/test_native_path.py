@@ -8,7 +8,7 @@ from reference_program import ReferenceCache, ReferenceProgram
 from tiny_models import VOCABULARY, load_packed, save_tiny, tiny_config
 
 from foredraft.core.errors import ConfigError, ModelError
-from foredraft.engine.cost_store import circumstances_of
+from foredraft.engine.kept_record import circumstances_of
 from foredraft.model import native_runtime, packed_model
 from foredraft.model.devices import CpuDevice, find_device, find_dtype
 from foredraft.model.loading import find_checkpoint

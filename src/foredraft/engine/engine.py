@@ -18,6 +18,7 @@ from foredraft.core.speculation_config import SpeculationConfig
 from foredraft.drafters.drafter import Drafter, make_drafter
 from foredraft.engine import step
 from foredraft.engine.cost_store import ready_costs
+from foredraft.engine.experience_store import ExperienceStore
 from foredraft.engine.kept_ways import KEPT_OPTIONS, KnownOptions, forget_spare
 from foredraft.engine.output import RequestOutput, TokenEvent
 from foredraft.engine.policy.live_costs import LiveCosts, rough_costs
@@ -54,6 +55,7 @@ class Engine:
         quarantine: Requests of a step that failed, each to run alone.
         ended: Counts over all requests that have ended.
         policy: Chooses how each request is drafted for where its config leaves that open.
+        experiences: Keeps what it has learned for the next start.
         cost_seconds: Time that measuring what steps cost may take.
     """
 
@@ -96,6 +98,7 @@ class Engine:
         self.quarantine, self.ended = Quarantine(), SpeculationStatistics()
         self.drafters: dict[SpeculationConfig, Drafter] = {}
         self.policy, self.cost_seconds = Policy(draft_rows=draft_rows), cost_seconds
+        self.experiences = ExperienceStore(target)
         self.options: KnownOptions = Recent(KEPT_OPTIONS)
         self.options_of(self.speculation)
 
@@ -203,7 +206,8 @@ class Engine:
         return requests
 
     def know_costs(self, configs: list[SpeculationConfig]) -> None:
-        """Measure what steps cost, with any way to draft that `configs` leave to the policy, once for this engine.
+        """Measure what steps cost, with any way to draft that `configs` leave to the policy, once for this engine; and
+        read what drafts brought at earlier starts.
 
         An engine that is busy cannot measure and goes by what its steps have taken.
         """
@@ -214,7 +218,12 @@ class Engine:
             costs = ready_costs(self, list(ways), seconds=self.cost_seconds)
         else:
             costs = rough_costs(self.statistics)
-        self.policy.costs = LiveCosts(costs)
+        self.policy.costs, self.policy.experience = LiveCosts(costs), self.experiences.read()
+
+    def keep_experience(self, *, now: bool = False) -> None:
+        """Write what the policy has learned to disk for the next start; seldom, unless it must be `now`."""
+        if self.policy.costs is not None:
+            self.experiences.write(self.policy.experience, now=now)
 
     def request(self, prompt: Prompt, params: SamplingParams, config: SpeculationConfig, sample: int) -> Request:
         tokens, context = self.encode(prompt), self.target.context_length
@@ -322,6 +331,7 @@ class Engine:
                     yield event
         finally:
             self.cancel([running for running in requests if not running.request.finished])
+        self.keep_experience()
 
     def step(self, *, isolate: bool = True) -> list[tuple[Running, TokenEvent, RequestOutput | None]]:
         """One packed forward for everybody: what each request that decided has written, with its output at its end.

@@ -71,6 +71,7 @@ class EngineLoop:
                 self.take_calls()
                 self.turn()
             self.check_slots()
+            self.engine.keep_experience(now=True)
         except BaseException as error:  # a fault of our own: nobody may be left waiting for it
             log_fault(logger, "serving failed", error)
             self.die()
@@ -87,11 +88,13 @@ class EngineLoop:
             self.calls.get()()
 
     def rest(self) -> None:
-        """Sleep until there is a call, and make it. A quiet moment is used to look for leaked slots."""
+        """Sleep until there is a call, and make it. A quiet moment is used to look for leaked slots, and to keep what
+        was learned."""
         try:
             call = self.calls.get(timeout=QUIET_SECONDS if self.unchecked else None)
         except Empty:
             self.check_slots()
+            self.engine.keep_experience()
             call = self.calls.get()
         call()
 

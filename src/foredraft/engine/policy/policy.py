@@ -9,16 +9,15 @@ from foredraft.core.draft_tree import DraftTree
 from foredraft.core.outcome import SpeculationStatistics
 from foredraft.core.request import Request
 from foredraft.engine import step
-from foredraft.engine.policy.acceptance import Past
 from foredraft.engine.policy.allocation import PLAIN, Plan, Values
 from foredraft.engine.policy.cutting import Cutting
 from foredraft.engine.policy.decision import Decider, Experiment, StepPrices, within
+from foredraft.engine.policy.experience import Experience
 from foredraft.engine.policy.instant_drafts import InstantDrafts, by_label
 from foredraft.engine.policy.live_costs import LiveCosts
 from foredraft.engine.policy.request_policy import RequestPolicy
 from foredraft.engine.policy.seat import Seat, crowd_class, depth_of, temperature_class
 from foredraft.engine.policy.shortlist import Shortlists
-from foredraft.engine.policy.usefulness import Usefulness
 from foredraft.engine.running import Option, Running, Work
 from foredraft.model.slot_pool import SlotPool
 from foredraft.sampling.noise import sureness
@@ -41,8 +40,8 @@ class Policy:
     Attributes:
         draft_rows: Most draft nodes of one step over all requests.
         requests: What is known of each running request.
-        past: What all requests so far have taught.
-        usefulness, shortlists: Which drafters have been worth keeping ready, and which are cheap enough to be.
+        experience: What all requests so far have taught, and which drafters have been worth keeping ready.
+        shortlists: Which drafters are cheap enough to be kept ready.
         decider: Choices and what exploration has cost.
         choices: Steps by the way chosen, over all requests.
         costs: What steps and drafts cost now; none until a request leaves a choice.
@@ -58,7 +57,7 @@ class Policy:
     def __init__(self, *, draft_rows: int) -> None:
         self.draft_rows = draft_rows
         self.requests: dict[int, RequestPolicy] = {}
-        self.past, self.decider, self.usefulness, self.shortlists = Past(), Decider(), Usefulness(), Shortlists()
+        self.experience, self.decider, self.shortlists = Experience(), Decider(), Shortlists()
         self.choices: Counter[str] = Counter()
         self.costs: LiveCosts | None = None
         self.seats: list[Seat] = []
@@ -75,8 +74,8 @@ class Policy:
         """Begin to know a request."""
         request, fixed = running.request, not running.request.speculation.adaptive
         assert fixed or self.costs is not None
-        ways = [option.way for option in running.options]
-        self.requests[request.id] = RequestPolicy(ways, self.past, temperature_class(request), fixed=fixed)
+        ways, past = [option.way for option in running.options], self.experience.past
+        self.requests[request.id] = RequestPolicy(ways, past, temperature_class(request), fixed=fixed)
 
     def seated(self, options: tuple[Option, ...], request: Request, requests: int = 1) -> tuple[Option, ...]:
         """The options of those drafters that take part in a request served beside others, `requests` in all: all that
@@ -87,14 +86,14 @@ class Policy:
         listed = self.shortlists.of(options, self.costs, requests)
         told = [option for option in listed if option.drafter.needs.told]
         judged = {option.way.owner: bool(option.drafter.needs.features) for option in told}
-        kept = self.usefulness.kept(kind, judged, requests)
+        kept = self.experience.usefulness.kept(kind, judged, requests)
         return tuple(option for option in listed if option.way.owner not in judged or option.way.owner in kept)
 
     def close(self, request: Request) -> None:
         """The request has finished or was cancelled."""
         known = self.requests.pop(request.id, None)
         if known is not None and not known.fixed:
-            self.usefulness.saw((known.temperature_class, known.crowd), known.steps, known.saved)
+            self.experience.usefulness.saw((known.temperature_class, known.crowd), known.steps, known.saved)
 
     def start_over(self, request: Request) -> None:
         """The request has lost its cache slots: its drafters first catch up again, which says nothing of their cost."""

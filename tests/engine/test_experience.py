@@ -1,0 +1,116 @@
+"""What the policy has learned outlives its process, and nothing foreign takes its place."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from foredraft import Engine, SamplingParams, SpeculationConfig
+from foredraft.engine.experience_store import ExperienceStore
+from foredraft.engine.policy.acceptance import DepthAcceptance
+from foredraft.engine.policy.experience import KEPT_TRIES, Experience
+from foredraft.engine.policy.usefulness import Use
+from foredraft.model.target import Target, load_target
+
+KIND = (0, 0, "draft_model", 2)
+GREEDY = SamplingParams(max_new_tokens=24, ignore_eos=True)
+
+
+@pytest.fixture(scope="module")
+def target() -> Target:
+    return load_target("tiny", dtype="fp32", threads=1, cache_tokens=2048)
+
+
+@pytest.fixture
+def kept(tmp_path, monkeypatch) -> Path:
+    monkeypatch.setenv("FOREDRAFT_CACHE", str(tmp_path))
+    return tmp_path / "experience"
+
+
+def engine_over(target: Target) -> Engine:
+    speculation = SpeculationConfig(method="auto", drafters="recycling")
+    return Engine(target, speculation=speculation, prefix_cache=False, cost_seconds=0.2)
+
+
+def taught() -> Experience:
+    """A draft model that is accepted to depth 2 always, and a drafter of no use."""
+    experience = Experience()
+    known = DepthAcceptance(experience.past, KIND, 3)
+    for step in range(200):
+        known.learn(3, 2, step)
+    experience.past.worths[0, 0, "suffix"] = 0.25
+    experience.usefulness.uses[(0, 0), "medusa"] = Use(3, 0.01, 5)
+    return experience
+
+
+def reread(experience: Experience) -> Experience:
+    return Experience.from_record(json.loads(json.dumps(experience.record())))
+
+
+def test_a_record_brings_everything_back_but_part_of_its_weight():
+    found = reread(taught())
+    first = found.past.tally(*KIND, "depth", 0)
+    assert first.tries == first.hits == pytest.approx(KEPT_TRIES)
+    expected = DepthAcceptance(found.past, KIND, 3).expected
+    assert expected == pytest.approx(DepthAcceptance(taught().past, KIND, 3).expected, abs=0.05)
+    assert found.past.worths[0, 0, "suffix"] == 0.25
+    use = found.usefulness.uses[(0, 0), "medusa"]
+    assert use.worthless and (use.first, use.saved, use.requests) == (3, 0.01, 5)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        {"tallies": None},
+        {"tallies": [[[0, 0], 3.0, 2.0]]},
+        {"tallies": [[[0, 0], -1.0, 2.0]]},
+        {"tallies": [[[0, 0], float("nan"), 2.0]]},
+        {"tallies": [[[0, [1]], 1.0, 2.0]]},
+        {"worths": [[[0], "much"]]},
+        {"worths": {"a": 1}},
+        {"uses": [[[0], "a", 1, 1, 0.5]]},
+        {"uses": [[[0, 0], "a", 1, float("inf"), 0.5]]},
+    ],
+)
+def test_what_no_policy_has_written_is_refused(spoil):
+    with pytest.raises(ValueError, match="not a record of what a policy has learned"):
+        Experience.from_record(taught().record() | spoil)
+    with pytest.raises(ValueError, match="not a record"):
+        Experience.from_record(None)
+
+
+def test_the_next_engine_begins_with_what_the_last_one_learned(target, kept):
+    first = engine_over(target)
+    (before,) = first.generate("def add(a, b):", GREEDY)
+    tries = {place: tally.tries for place, tally in first.policy.experience.past.tallies.items() if tally.tries}
+    assert tries and len(list(kept.iterdir())) == 1
+    second = engine_over(target)
+    (after,) = second.generate("def add(a, b):", GREEDY)
+    past = second.policy.experience.past.tallies
+    assert all(place in past for place in tries) and sum(past[place].tries for place in tries) > sum(tries.values())
+    assert after.token_ids == before.token_ids
+
+
+def test_it_is_written_now_and_then_and_when_it_must_be(target, kept):
+    engine = engine_over(target)
+    engine.keep_experience(now=True)
+    assert not kept.exists()  # nobody has left anything to the policy
+    engine.generate("def add(a, b):", GREEDY)
+    (file,) = kept.iterdir()
+    first = file.read_text()
+    engine.generate("def sub(a, b):", GREEDY)
+    assert file.read_text() == first
+    engine.keep_experience(now=True)
+    assert file.read_text() != first
+
+
+@pytest.mark.parametrize("text", ["", "{", "null", '{"measured": {}, "experience": {}}'])
+def test_a_foreign_file_is_as_good_as_none(target, kept, text):
+    store = ExperienceStore(target)
+    store.write(taught())
+    assert store.read().past.tallies
+    (file,) = kept.iterdir()
+    file.write_text(text)
+    assert not store.read().past.tallies
+    store.write(taught(), now=True)
+    assert store.read().past.tallies
