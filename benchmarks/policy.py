@@ -4,11 +4,14 @@
 
 A cell is a workload, a number of requests in flight and a temperature. Every contestant writes the same requests of a
 cell, as many at a time as are in flight, and takes turns with the others after each time, a different one first.
-Each keeps one engine through the run, so `auto` learns as it would in a server. Three verdicts: `auto` is close to the
-best fixed setting in every cell, hardly slower than plain decoding in any, and faster than each single setting over all
-cells together. In fp32 a contestant that writes another text than plain decoding fails the run.
+Each keeps one engine through the run, so `auto` learns as it would in a server. Nobody knows anything of earlier runs,
+but everybody practises first: a round over all cells, with prompts that no cell has. Three verdicts: `auto` is close to
+the best fixed setting in every cell, hardly slower than plain decoding in any, and faster than each single setting over
+all cells together. In fp32 a contestant that writes another text than plain decoding fails the run.
 """
 
+import atexit
+import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +19,7 @@ from dataclasses import asdict, replace
 from math import exp, log
 from pathlib import Path
 from statistics import fmean
+from tempfile import TemporaryDirectory
 from typing import Annotated
 
 from command_line import run_command
@@ -28,17 +32,15 @@ from policy_contestants import (
     Turn,
     configs_of,
     make_engines,
-    requests_of,
     require_room,
     settings_of,
     sweeps,
     take_turns,
-    write_cell,
 )
 from policy_plot import as_markdown, plot, sentences
 from provenance import provenance
 from rich.console import Console
-from rich.progress import MofNCompleteColumn, Progress
+from rich.progress import MofNCompleteColumn, Progress, track
 from workloads import collect, own_prompts
 
 from foredraft import Engine, SamplingParams, SpeculationConfig
@@ -54,7 +56,8 @@ NEAR_BEST = 0.95  # of the best fixed setting, in every cell
 ABOVE_PLAIN = 0.97  # of plain decoding, in every cell
 MOST_PROMPTS = 256  # of a workload
 SHOWN = 3  # worst cells that are named; where more fail, all of those
-WARM_UP = "editing"  # the workload that is written before anything is measured, and in no cell
+PRACTICE_EVERY = 4  # one prompt of so many is for practice, and in no cell
+PRACTICE_SEEDS = 10**9  # beyond the seeds of any cell
 WORKLOADS = "code,json,retrieval,maths,reasoning,chat,translation,creative"
 Many = Parameter(consume_multiple=True, negative=())
 app = App(help=__doc__)
@@ -76,6 +79,7 @@ def main(
     longest_prompt: int = 256,
     max_new_tokens: int = 96,
     ignore_eos: bool = False,
+    practice: int = 1,
     rounds: int = 2,
     seed: int = 0,
     dtype: str = "auto",
@@ -97,6 +101,7 @@ def main(
         prompts: Least requests of a cell.
         longest_prompt: Tokens beyond which a prompt is left out: reading it would be most of a short request's time.
         ignore_eos: Write on to max_new_tokens past the end of text.
+        practice: Rounds before anything is measured, on every fourth prompt of each workload.
         cache_tokens: Cache slots of the target, which all contestants share.
         markdown: File for the tables as markdown.
     """
@@ -108,6 +113,7 @@ def main(
         temperatures,
         {"--rounds": rounds, "--prompts": prompts, "--longest-prompt": longest_prompt},
     )
+    whole("--practice", practice, 0)
     chosen = settings_of(named, changes, draft_model)
     configs, most = configs_of(chosen), max(concurrencies)
     place = {"dtype": dtype, "device": device, "threads": threads, "cache_tokens": cache_tokens}
@@ -129,14 +135,14 @@ def main(
         "rounds": rounds,
         "prompts": prompts,
         "longest_prompt": longest_prompt,
-        "warm_up": WARM_UP,
+        "practice": practice,
         "left_out": left_out,
     }
     about |= {"contestants": {name: chosen[name] for name in engines}}
-    cells = sweeps([name for name in texts if name != WARM_UP], concurrencies, temperatures)
-    warm_up(engines, texts[WARM_UP], cells, sampling)
+    cells = sweeps(list(texts), concurrencies, temperatures)
+    practise(engines, for_practice(texts), cells, sampling, rounds=practice, least_requests=prompts)
     settle()  # as a server does: a full collection of garbage takes longer than a cell
-    turns = take_turns(engines, texts, cells, sampling, rounds=rounds, least_requests=prompts)
+    turns = take_turns(engines, for_cells(texts), cells, sampling, rounds=rounds, least_requests=prompts)
     found = follow(turns, cells, rounds, engines, lambda found: write_record(about | found, output))
     show(about | found, output.with_suffix(".svg"), markdown)
     return verdict(found["unlike_plain"], about["dtype"])
@@ -146,7 +152,7 @@ def check(
     workloads: list[str], concurrencies: tuple[int, ...], temperatures: tuple[float, ...], counts: dict[str, int]
 ) -> None:
     """Raises `ConfigError` for a workload, concurrency, temperature or count that cannot be."""
-    known = [name for name in own_prompts() if name != WARM_UP]
+    known = list(own_prompts())
     unknown = [name for name in workloads if name not in known]
     require(bool(workloads) and not unknown, f"--workloads has {unknown or 'no name'}; known: {', '.join(known)}")
     require(bool(concurrencies and temperatures), "there is no cell; give at least one concurrency and temperature")
@@ -163,27 +169,52 @@ def check(
 def texts_of(
     engine: Engine, workloads: list[str], folder: Path | None, longest: int, new: int
 ) -> dict[str, list[list[int]]]:
-    """Prompts of the workloads and of the warm-up, none longer than `longest` tokens. Raises `ConfigError` where none
-    leaves room for the answer."""
-    fitting = token_prompts(engine, collect([*workloads, WARM_UP], folder), MOST_PROMPTS, new)
+    """Prompts of the workloads, none longer than `longest` tokens. Raises `ConfigError` where none leaves room for the
+    answer."""
+    fitting = token_prompts(engine, collect(workloads, folder), MOST_PROMPTS, new)
     short = {name: [prompt for prompt in its if len(prompt) <= longest] for name, its in fitting.items()}
     texts = {name: its for name, its in short.items() if its}
     require(
-        WARM_UP in texts and len(texts) > 1,
+        bool(texts),
         f"--max-new-tokens is {new} and --longest-prompt {longest}; prompts must be that short, and with their answers "
         f"fit a context of {engine.target.context_length}",
     )
     return texts
 
 
-def warm_up(
-    engines: Mapping[str, Engine], prompts: list[list[int]], cells: list[list[Cell]], sampling: SamplingParams
+def practise(
+    engines: Mapping[str, Engine],
+    texts: Mapping[str, list[list[int]]],
+    cells: list[list[Cell]],
+    sampling: SamplingParams,
+    *,
+    rounds: int,
+    least_requests: int,
 ) -> None:
-    """A few texts of everybody at every concurrency and temperature, from prompts that no cell has."""
-    for cell in (sweep[0] for sweep in cells):
-        own = replace(sampling, temperature=cell.temperature)
-        for engine in engines.values():
-            write_cell(engine, cell.concurrency, *requests_of(prompts, cell.concurrency, own))
+    """Everybody writes all cells from prompts and seeds that are not measured."""
+    own = replace(sampling, seed=(sampling.seed + PRACTICE_SEEDS) % 2**63)
+    turns = take_turns(engines, texts, cells, own, rounds=rounds, least_requests=least_requests)
+    in_all = rounds * sum(map(len, cells))
+    for _ in track(turns, "practice", total=in_all, console=Console(stderr=True)):
+        pass
+
+
+def for_practice(texts: Mapping[str, list[list[int]]]) -> dict[str, list[list[int]]]:
+    """Every fourth prompt of each workload, or its only one."""
+    return {name: its[PRACTICE_EVERY - 1 :: PRACTICE_EVERY] or its[-1:] for name, its in texts.items()}
+
+
+def for_cells(texts: Mapping[str, list[list[int]]]) -> dict[str, list[list[int]]]:
+    """The other prompts."""
+    kept = {name: {*map(tuple, its)} for name, its in for_practice(texts).items()}
+    return {name: [prompt for prompt in its if tuple(prompt) not in kept[name]] or its for name, its in texts.items()}
+
+
+def forget_earlier_runs() -> None:
+    """Measure costs anew and know nothing of what earlier runs have learned, or figures would depend on those."""
+    folder = TemporaryDirectory(prefix="foredraft-policy-")
+    atexit.register(folder.cleanup)
+    os.environ["FOREDRAFT_CACHE"] = folder.name
 
 
 def follow(
@@ -344,6 +375,7 @@ def verdict(unlike_plain: dict[str, int], dtype: str) -> int:
 
 def command(arguments: list[str] | None = None) -> int:
     """Run the command line; a mistake is one line and exit code 2."""
+    forget_earlier_runs()
     return run_command(app, arguments)
 
 

@@ -8,7 +8,7 @@ import policy
 import pytest
 from byte_model import save_byte_model
 from drafters import changes_in
-from policy import command, findings, follow, judge, main
+from policy import command, findings, follow, for_cells, for_practice, judge, main
 from policy_contestants import (
     AUTO,
     SETTINGS,
@@ -240,6 +240,14 @@ def test_what_is_known_is_kept_after_every_sweep(model):
     assert policy.policy_report(engines)["experiments"] == 0
 
 
+def test_what_is_practised_is_not_measured():
+    texts = {"code": [[place] for place in range(9)], "chat": [[1], [2]], "json": [[3]]}
+    practice, cells = for_practice(texts), for_cells(texts)
+    assert practice["code"] == [[3], [7]] and cells["code"] == [[0], [1], [2], [4], [5], [6], [8]]
+    assert (practice["chat"], cells["chat"]) == ([[2]], [[1]])
+    assert practice["json"] == cells["json"] == [[3]]  # the only one
+
+
 def test_a_cache_that_cannot_hold_a_cell_is_refused(model):
     engines = {PLAIN: load(model), "ngram": load(model, method="ngram", num_speculative_tokens=64)}
     sampling = SamplingParams(max_new_tokens=100, seed=0)
@@ -278,12 +286,12 @@ def test_everybody_has_an_engine_and_those_without_are_left_out(model):
         ('--settings {"new":{}}', "contestant 'new' has no method"),
         ('--settings {"new":{"method":"eagle9"}}', "contestant 'new' cannot take part: .*eagle9"),
         ("--workloads cooking", "--workloads has .*cooking.*; known: code"),
-        ("--workloads editing", "--workloads has .*editing"),
         ("--workloads code,code", "names a value twice"),
         ("--concurrencies 0", "--concurrencies is 0"),
         ("--concurrencies 64", "--cache-tokens is 8192; plain at 64 at once may need"),
         ("--temperatures -1", "temperature is -1"),
         ("--rounds 0", "--rounds is 0"),
+        ("--practice -1", "--practice is -1"),
         ("--prompts 0", "--prompts is 0"),
         ("--max-new-tokens 250", "--max-new-tokens is 250 and --longest-prompt 256; .* fit a context of 256"),
         ("--threads none", "threads"),
