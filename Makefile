@@ -18,10 +18,11 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 demo: $(NATIVE)
 	$(BIN)/foredraft demo
 
-# A process for each core; the tests of a file stay together, they share what its fixtures set up.
+# A process for each core, with one thread where a test asks for no more; the tests of a file stay together, they share
+# what its fixtures set up.
 test: $(NATIVE)
 	$(BIN)/ruff check
-	$(BIN)/pytest -q -n auto --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n auto --dist loadfile
 
 lint: $(READY)
 	$(BIN)/ruff check
