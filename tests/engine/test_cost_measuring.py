@@ -251,7 +251,7 @@ def test_other_circumstances_are_measured_apart(tiny, kept, measurements, monkey
 def test_a_folder_that_cannot_be_written_costs_a_warning(tiny, kept, measurements, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("no folder")
     monkeypatch.setenv("FOREDRAFT_CACHE", str(tmp_path / "file"))
-    with pytest.warns(UserWarning, match="costs are not kept"):
+    with pytest.warns(UserWarning, match=r"nothing is kept for the next start \(costs\)"):
         costs = ready_costs(tiny, [NGRAM])
     assert costs.drafts["ngram 4"]
 

@@ -19,7 +19,7 @@ from foredraft.engine.policy.cutting import Cutting, cut
 from foredraft.engine.policy.decision import StepPrices, within
 from foredraft.engine.policy.exploration import FIRST_STEPS, LEAST_SHARE, Exploration
 from foredraft.engine.policy.live_costs import LiveCosts, rough_costs, size_class
-from foredraft.engine.policy.policy import Policy
+from foredraft.engine.policy.policy import DOUBLINGS, MANY, Policy, patience
 from foredraft.engine.policy.request_policy import ASK_LAST, RequestPolicy
 from foredraft.engine.policy.seat import Offer, Seat
 from foredraft.engine.policy.shortlist import shortlist
@@ -431,6 +431,11 @@ def test_instant_drafts_are_cut_together_once_all_are_there():
     waiting = [offer.plan(0), Plan("a", 1.0, 1.0, 3, 1)]
     assert cutting.instant(waiting) == waiting
     assert cutting.instant([waiting[0], NOTHING]) == [Plan(None, 0, 0, 0, 0), NOTHING]
+
+
+def test_where_nobodys_drafts_pay_decisions_stand_for_longer():
+    assert [patience(MANY, idle) for idle in (0, 1, 2, 3, 50)] == [0, 0, 1, DOUBLINGS, DOUBLINGS]
+    assert patience(MANY - 1, 50) == 0  # few requests change all at once
 
 
 def test_a_step_drafts_no_more_than_it_holds():

@@ -44,7 +44,7 @@ def store(kind: str, record: Any, target: Target) -> None:
         place.parent.mkdir(parents=True, exist_ok=True)
         replace_text(place, json.dumps({"measured": circumstances, kind: record}) + "\n")
     except OSError as error:
-        warnings.warn(f"{kind} are not kept for the next start: {error}", stacklevel=2)
+        warnings.warn(f"nothing is kept for the next start ({kind}): {error}", stacklevel=2)
 
 
 def place_of(kind: str, circumstances: dict[str, Any]) -> Path:

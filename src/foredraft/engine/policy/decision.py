@@ -113,12 +113,13 @@ class Decider:
 
     Attributes:
         exploration: What finding out has cost.
-        since_plain: Decisions since the last one to draft nothing.
+        since_plain, idle: Decisions since the last one to draft nothing; such decisions in a row.
         usual, recent: Expected speed-up over plain decoding, on average over many steps and over few.
     """
 
     exploration: Exploration = field(default_factory=Exploration)
     since_plain: int = 0
+    idle: int = 0
     usual: float = 1.0
     recent: float = 1.0
 
@@ -140,11 +141,12 @@ class Decider:
         """These plans it is, in the end."""
         plain = prices.step(0)
         self.watch(rate_of(chosen, prices) * plain / len(chosen), plain)
-        self.since_plain = self.since_plain + 1 if any(plan.rows for plan in chosen) else 0
+        drafting = any(plan.rows for plan in chosen)
+        self.since_plain, self.idle = (self.since_plain + 1, 0) if drafting else (0, self.idle + 1)
 
     def renew(self) -> None:
         """Other requests than before: what speculation has been worth says nothing of them."""
-        self.usual = self.recent = 1.0
+        self.usual, self.recent, self.idle = 1.0, 1.0, 0
 
     def watch(self, speed_up: float, plain_step: float) -> None:
         """Allow some more experiments where speculation has become worth less than it was: the text has changed."""

@@ -29,6 +29,7 @@ MANY = 8  # requests
 DECIDING, DECIDING_EACH = 2e-4, 4e-5  # seconds that a decision takes, and more for each request
 DECIDING_SHARE = 0.02  # of the time that deciding may take: where steps are short, decisions stand for longer
 HOLD_MOST = 16
+DOUBLINGS = 2  # of the steps that a decision stands for, where many requests were decided not to be drafted for
 SAME_SHARE = 0.75  # of the requests that must have been there when it was made
 SURE_FIRST, SURE_EVERY = 2, 16  # how sure the target is is looked at in so many first steps, then every so many
 LOGITS_ROOT = 0  # the root's row
@@ -133,6 +134,7 @@ class Policy:
             plans = cutting.instant(plans)
         if not held:
             self.decider.note(plans, prices)
+            self.hold_steps *= 2 ** patience(len(self.seats), self.decider.idle)
         for seat, plan in zip(self.seats, plans, strict=True):
             seat.place = plan.place
         self.place_all(cutting, pool)
@@ -345,3 +347,9 @@ def hold_for(requests: int, plain_seconds: float) -> int:
     least = HOLD_STEPS if requests < MANY else HOLD_MORE
     worth = (DECIDING + DECIDING_EACH * requests) / (DECIDING_SHARE * plain_seconds)
     return max(least, min(HOLD_MOST, round(worth)))
+
+
+def patience(requests: int, idle: int) -> int:
+    """How often to double the time that a decision for so many requests stands for, the last of `idle` in a row not to
+    draft: nobody's drafts pay there, and looking again is all that speculation costs."""
+    return min(max(0, idle - 1), DOUBLINGS) if requests >= MANY else 0
