@@ -10,8 +10,6 @@ the best fixed setting in every cell, hardly slower than plain decoding in any, 
 all cells together. In fp32 a contestant that writes another text than plain decoding fails the run.
 """
 
-import atexit
-import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +17,6 @@ from dataclasses import asdict, replace
 from math import exp, log
 from pathlib import Path
 from statistics import fmean
-from tempfile import TemporaryDirectory
 from typing import Annotated
 
 from command_line import run_command
@@ -210,13 +207,6 @@ def for_cells(texts: Mapping[str, list[list[int]]]) -> dict[str, list[list[int]]
     return {name: [prompt for prompt in its if tuple(prompt) not in kept[name]] or its for name, its in texts.items()}
 
 
-def forget_earlier_runs() -> None:
-    """Measure costs anew and know nothing of what earlier runs have learned, or figures would depend on those."""
-    folder = TemporaryDirectory(prefix="foredraft-policy-")
-    atexit.register(folder.cleanup)
-    os.environ["FOREDRAFT_CACHE"] = folder.name
-
-
 def follow(
     turns, cells: list[list[Cell]], rounds: int, engines: Mapping[str, Engine], keep: Callable[[dict], None]
 ) -> dict:
@@ -375,7 +365,6 @@ def verdict(unlike_plain: dict[str, int], dtype: str) -> int:
 
 def command(arguments: list[str] | None = None) -> int:
     """Run the command line; a mistake is one line and exit code 2."""
-    forget_earlier_runs()
     return run_command(app, arguments)
 
 
