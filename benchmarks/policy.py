@@ -12,7 +12,7 @@ all cells together. In fp32 a contestant that writes another text than plain dec
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from math import exp, log
 from pathlib import Path
@@ -137,7 +137,9 @@ def main(
     }
     about |= {"contestants": {name: chosen[name] for name in engines}}
     cells = sweeps(list(texts), concurrencies, temperatures)
-    practise(engines, for_practice(texts), cells, sampling, rounds=practice, least_requests=prompts)
+    own = replace(sampling, seed=(seed + PRACTICE_SEEDS) % 2**63)
+    turns = take_turns(engines, for_practice(texts), cells, own, rounds=practice, least_requests=prompts)
+    practise(turns, practice * sum(map(len, cells)))
     settle()  # as a server does: a full collection of garbage takes longer than a cell
     turns = take_turns(engines, for_cells(texts), cells, sampling, rounds=rounds, least_requests=prompts)
     found = follow(turns, cells, rounds, engines, lambda found: write_record(about | found, output))
@@ -179,19 +181,8 @@ def texts_of(
     return texts
 
 
-def practise(
-    engines: Mapping[str, Engine],
-    texts: Mapping[str, list[list[int]]],
-    cells: list[list[Cell]],
-    sampling: SamplingParams,
-    *,
-    rounds: int,
-    least_requests: int,
-) -> None:
-    """Everybody writes all cells from prompts and seeds that are not measured."""
-    own = replace(sampling, seed=(sampling.seed + PRACTICE_SEEDS) % 2**63)
-    turns = take_turns(engines, texts, cells, own, rounds=rounds, least_requests=least_requests)
-    in_all = rounds * sum(map(len, cells))
+def practise(turns: Iterator[Turn], in_all: int) -> None:
+    """Let everybody take `in_all` turns that nobody measures."""
     for _ in track(turns, "practice", total=in_all, console=Console(stderr=True)):
         pass
 

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from math import inf, nan
 
 import pytest
@@ -179,12 +180,17 @@ def test_ties_go_to_the_lowest_id(kernel, step):
     assert native.choose(logits, kernel=kernel) == logits.argmax(-1).tolist()
 
 
+def odd_rows(values, dtype, count: int) -> Iterator[tuple[int, Tensor]]:
+    """Widths, and so many rows of each made of `values`."""
+    generator = torch.Generator().manual_seed(1)
+    for width in WIDTHS[:-1]:
+        yield width, torch.tensor(values, dtype=dtype)[torch.randint(len(values), (count, width), generator=generator)]
+
+
 @dtypes
 @odd_values
 def test_rows_of_few_odd_values(values, dtype):
-    generator = torch.Generator().manual_seed(1)
-    for width in WIDTHS[:-1]:
-        logits = torch.tensor(values, dtype=dtype)[torch.randint(len(values), (20, width), generator=generator)]
+    for _, logits in odd_rows(values, dtype, 20):
         assert native.choose(logits) == logits.float().argmax(-1).tolist()
         for divisors in (None, [0.3] * 20, [3e38] * 20, [1e-37] * 20, [inf] * 20):
             assert_chosen(logits, divisors, some_keys(20))
@@ -358,9 +364,7 @@ def test_the_largest_noise_lifts_a_token_among_the_first_few(kernel):
 @dtypes
 @odd_values
 def test_the_first_few_of_rows_of_few_odd_values(values, dtype):
-    generator = torch.Generator().manual_seed(1)
-    for width in WIDTHS[:-1]:
-        logits = torch.tensor(values, dtype=dtype)[torch.randint(len(values), (6, width), generator=generator)]
+    for width, logits in odd_rows(values, dtype, 6):
         for divisor in (1.0, 0.3, 3e38, 1e-37, inf):
             assert_drawn_top(logits, min(width, 5), [divisor] * 6, some_keys(6))
 

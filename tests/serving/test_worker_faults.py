@@ -16,6 +16,13 @@ class Panic(BaseException):
     """As Rust code throws: no `Exception`."""
 
 
+def dying() -> HeldEngine:
+    """An engine of one seat that fails at every step."""
+    engine = HeldEngine(max_batch=1)
+    engine.step_errors = [RuntimeError()] * 9
+    return engine
+
+
 @pytest.mark.parametrize("error", [RuntimeError(SECRET), Panic(SECRET)])
 async def test_a_fault_ends_what_runs_and_the_rest_goes_on(error, caplog):
     engine = HeldEngine(max_batch=2)
@@ -47,8 +54,7 @@ async def test_faults_with_steps_between_do_not_add_up():
 
 
 async def test_an_engine_that_fails_and_fails_is_given_up(caplog):
-    engine = HeldEngine(max_batch=1)
-    engine.step_errors = [RuntimeError()] * 9
+    engine = dying()
     async with serving(engine) as worker:
         generation, other = await placed(worker, order(n=5), order())
         engine.allow()
@@ -66,8 +72,7 @@ async def test_an_engine_that_fails_and_fails_is_given_up(caplog):
 
 
 async def test_whoever_asks_while_the_engine_dies_is_told():
-    engine = HeldEngine(max_batch=1)
-    engine.step_errors = [RuntimeError()] * 9
+    engine = dying()
     async with serving(engine) as worker:
         kept = await worker.submit(order(n=3))
         await held(worker, 0)
@@ -80,8 +85,7 @@ async def test_whoever_asks_while_the_engine_dies_is_told():
 
 
 async def test_nobody_is_forgotten_where_a_caller_leaves_while_the_engine_dies():
-    engine = HeldEngine(max_batch=1)
-    engine.step_errors = [RuntimeError()] * 9
+    engine = dying()
     async with serving(engine) as worker:
         leaving = await worker.submit(order(n=5))
         await held(worker, 0)
