@@ -6,17 +6,13 @@ so a set is judged by the lower end of its agreement over all windows of text, a
 again. It knows no model; whoever asks it measures.
 """
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from hashlib import sha256
 from itertools import combinations
 from math import sqrt
 from random import Random
-from warnings import warn
 
-from foredraft.core.cache_folder import cache_folder
-from foredraft.core.replaced_file import replace_text
+from foredraft.core.kept_file import KeptFile
 from foredraft.model.layer_skips import LayerSkips, ReadShares
 
 PATIENCE = 128  # measurements without a new best before the search ends
@@ -164,29 +160,20 @@ class SkipSearch:
             self.moves = self.neighbours()
 
 
-class KeptSearch:
-    """Keeps a model's search on disk, so that it is not made twice.
-
-    Attributes:
-        path: The file.
-    """
+class KeptSearch(KeptFile):
+    """Keeps a model's search on disk, so that it is not made twice."""
 
     def __init__(self, model: str, weight_bytes: int, layers: int):
         """What is found for the model at `model`, a path or hub id, of so many bytes and layers."""
-        digest = sha256(f"{model}\n{weight_bytes}\n{layers}".encode()).hexdigest()[:24]
-        self.path = cache_folder() / "skips" / f"{digest}.json"
+        super().__init__("skips", f"{model}\n{weight_bytes}\n{layers}")
 
     def load(self, search: SkipSearch) -> None:
         """Let `search` go on from the file; a file that is missing or not understood changes nothing."""
         try:
-            search.resume(json.loads(self.path.read_text(encoding="utf-8")))
+            search.resume(self.read())
         except (OSError, LookupError, TypeError, ValueError):
             return
 
     def save(self, search: SkipSearch) -> None:
         """Write down where `search` stands; where the folder cannot be written, the next start searches again."""
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            replace_text(self.path, json.dumps(search.record(), indent=2) + "\n")
-        except OSError as error:
-            warn(f"which sublayers to leave out cannot be kept for the next start: {error}", stacklevel=2)
+        self.write(search.record(), "which sublayers to leave out cannot be kept for the next start")

@@ -3,16 +3,13 @@
 import json
 import os
 import platform
-import warnings
 from dataclasses import asdict
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from foredraft.core.cache_folder import cache_folder
-from foredraft.core.replaced_file import replace_text
+from foredraft.core.kept_file import KeptFile
 from foredraft.core.speculation_config import AUTO
 from foredraft.engine.cost_measuring import REQUESTS, contexts
 from foredraft.model.native_decoder import NativeDecoder
@@ -28,7 +25,7 @@ def stored(kind: str, target: Target) -> Any:
     if circumstances is None:
         return None
     try:
-        file = json.loads(place_of(kind, circumstances).read_text(encoding="utf-8"))
+        file = file_of(kind, circumstances).read()
         return file[kind] if file["measured"] == circumstances else None
     except (OSError, ValueError, LookupError, TypeError):
         return None
@@ -39,17 +36,12 @@ def store(kind: str, record: Any, target: Target) -> None:
     circumstances = circumstances_of(target)
     if circumstances is None:
         return
-    place = place_of(kind, circumstances)
-    try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        replace_text(place, json.dumps({"measured": circumstances, kind: record}) + "\n")
-    except OSError as error:
-        warnings.warn(f"nothing is kept for the next start ({kind}): {error}", stacklevel=2)
+    record = {"measured": circumstances, kind: record}
+    file_of(kind, circumstances).write(record, f"nothing is kept for the next start ({kind})")
 
 
-def place_of(kind: str, circumstances: dict[str, Any]) -> Path:
-    digest = sha256(json.dumps(circumstances, sort_keys=True).encode()).hexdigest()
-    return cache_folder() / kind / f"{digest[:24]}.json"
+def file_of(kind: str, circumstances: dict[str, Any]) -> KeptFile:
+    return KeptFile(kind, json.dumps(circumstances, sort_keys=True))
 
 
 def circumstances_of(target: Target) -> dict[str, Any] | None:
