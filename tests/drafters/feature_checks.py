@@ -1,6 +1,7 @@
 """Feature-level drafts computed from scratch: whole texts, no cache, the trees grown as the papers say."""
 
 from dataclasses import dataclass, field
+from functools import cache
 
 import torch
 from random_heads import EPS, HIDDEN, LAYERS, THETA, VOCABULARY, hidden_states, spread, target_module
@@ -87,17 +88,25 @@ class WholeAttend:
         return (weights @ values).transpose(1, 2).flatten(2)
 
 
+@cache
+def whole_text(kind: str) -> "WholeText":
+    """One for all tests: most of their texts are the same, and so are the answers."""
+    return WholeText(kind)
+
+
 class WholeText:
-    """What the head says of a text, everything run again for every question."""
+    """What the head says of a text, from scratch for every text."""
 
     def __init__(self, kind: str):
         self.module = target_module("eager")
         self.head = make_head(kind, self.module)
+        self.states = cache(lambda tokens: hidden_states(self.module, list(tokens)))
+        self.scores = cache(self.scores_after)
 
     @torch.inference_mode()
     def captured(self, tokens: list[int]) -> Tensor:
         """The target's features of every token, side by side, [T, features x hidden]."""
-        states = hidden_states(self.module, tokens)
+        states = self.states(tuple(tokens))
         return torch.cat([states[boundary] for boundary in self.head.feature_layers], dim=-1)
 
     @torch.inference_mode()
@@ -113,7 +122,7 @@ class WholeText:
         return attend.stored
 
     @torch.inference_mode()
-    def scores(self, tokens: list[int], path: list[int]) -> Tensor:
+    def scores_after(self, tokens: tuple[int, ...], path: tuple[int, ...]) -> Tensor:
         """Log-probabilities [V] of the token after `path`, drafted below the text `tokens`."""
         hidden = self.features(tokens)[:-1]
         for length in range(len(path)):
@@ -129,10 +138,10 @@ class WholeText:
         return self.head(torch.tensor([tokens]), hidden[None], torch.arange(len(tokens))[None], attend)[0]
 
     def chain(self, tokens: list[int], depth: int) -> set[tuple[int, ...]]:
-        path: list[int] = []
+        path: tuple[int, ...] = ()
         for _ in range(depth):
-            path.append(int(self.scores(tokens, path).argmax()))
-        return {tuple(path[: length + 1]) for length in range(depth)}
+            path = *path, int(self.scores(tuple(tokens), path).argmax())
+        return {path[: length + 1] for length in range(depth)}
 
     def dynamic(self, tokens: list[int], *, nodes: int, depth: int, width: int) -> set[tuple[int, ...]]:
         """EAGLE-2 (2406.16858): every level runs its best `width` nodes; of all candidates the best `nodes` stay."""
@@ -140,7 +149,7 @@ class WholeText:
         for _ in range(depth):
             level = {}
             for path, worth in frontier.items():
-                best = self.scores(tokens, list(path)).topk(width)
+                best = self.scores(tuple(tokens), path).topk(width)
                 for token, gain in zip(best.indices.tolist(), best.values.tolist(), strict=True):
                     level[*path, token] = worth + gain
             recorded |= level
@@ -152,7 +161,7 @@ class WholeText:
         known = {(): ()}
         for path in sorted(ranks, key=len):
             above = known[path[:-1]]
-            known[path] = (*above, self.scores(tokens, list(above)).topk(path[-1] + 1).indices[-1].item())
+            known[path] = (*above, self.scores(tuple(tokens), above).topk(path[-1] + 1).indices[-1].item())
         return set(known.values()) - {()}
 
 

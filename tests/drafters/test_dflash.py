@@ -1,5 +1,7 @@
 """DFlash drafts what its network says of the whole text, whatever was accepted, rejected, moved or scattered before."""
 
+from functools import cache
+
 import pytest
 import torch
 from random_heads import (
@@ -81,32 +83,40 @@ def straight_line(w, config, twin, tokens):
 class CheckedDFlash(DFlashDrafter):
     """Compares all guesses with the network written out, run on the whole text."""
 
-    def __init__(self, head, pool, layers, weights):
+    def __init__(self, head, pool, layers, network):
         super().__init__(head, pool, layers)
-        self.twin, self.weights, self.checked = target_module("sdpa"), weights, 0
+        self.wanted, self.checked = network, 0
 
     def tree(self, task, logits):
-        wanted = straight_line(self.weights, self.head.config, self.twin, task.request.tokens)
+        wanted = self.wanted(tuple(task.request.tokens))
         torch.testing.assert_close(logits, wanted[1 : len(logits) + 1], rtol=2e-4, atol=2e-4)
         self.checked += 1
         return super().tree(task, logits)
 
 
+@cache
+def written_out(**head):
+    """The network of `dflash_head(**head)` as a function of the text; many tests write the same texts."""
+    network, twin = dflash_head(random_target(), block=BLOCK, **head), target_module("sdpa")
+    weights = network.state_dict()
+    return cache(lambda tokens: straight_line(weights, network.config, twin, list(tokens)))
+
+
 def engine_with(config, *, kind=CheckedDFlash, slots=1024, path="torch", max_batch=8, **head):
     target = random_target(slots, path)
     network = dflash_head(target, block=BLOCK, **head)
-    weights = {name: tensor.clone() for name, tensor in network.state_dict().items()}
     if path == "packed":
         CpuDevice().prepare(network)
     network = native_or_torch(network, target.model.decoder)
     assert isinstance(network, NativeDFlash) == (path == "native")
     drafter = dflash_drafter("dflash", network, target.pool, torch.float32)
-    drafter = kind(network, target.pool, drafter.layers, weights)
+    drafter = kind(network, target.pool, drafter.layers, written_out(**head))
     engine = Engine(target, max_batch=max_batch, speculation=OFF)
     engine.drafters[config.drafter_key] = drafter
     return engine, drafter
 
 
+@cache
 def plain():
     return [output.token_ids for output in Engine(random_target(), speculation=OFF).generate(PROMPTS, GREEDY)]
 

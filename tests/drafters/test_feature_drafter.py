@@ -5,7 +5,7 @@ from itertools import count
 
 import pytest
 import torch
-from feature_checks import NEAR, WholeText, drafter_over, make_head, stored_by
+from feature_checks import NEAR, drafter_over, make_head, stored_by, whole_text
 from random_heads import CONTEXT, PATHS, PROMPTS, VOCABULARY, random_target
 from tree_paths import paths_of
 
@@ -39,7 +39,7 @@ class Checks:
     """
 
     def __init__(self, drafter: FeatureDrafter, kind: str, config: SpeculationConfig, asked: int = 1):
-        self.drafter, self.whole, self.config = drafter, WholeText(kind), config
+        self.drafter, self.whole, self.config = drafter, whole_text(kind), config
         self.name, self.needs, self.close = drafter.name, drafter.needs, drafter.close
         self.leave, self.resume = drafter.leave, drafter.resume
         self.drafts = self.kept = 0
@@ -320,5 +320,5 @@ def test_nothing_is_drafted_where_every_guess_is_forbidden(rule):
 def test_heads_are_the_same_on_both_sides():
     module = random_target().model.module
     for kind in KINDS:
-        ours, theirs = make_head(kind, module).state_dict(), WholeText(kind).head.state_dict()
+        ours, theirs = make_head(kind, module).state_dict(), whole_text(kind).head.state_dict()
         assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)

@@ -59,7 +59,7 @@ def grown(params: dict, least: float = 0.0, **speculation) -> GrowingTree:
 def share(tree: DraftTree, node: int, params: dict) -> float:
     """Softmax share of a node among what was valued below its parent, the position's noise included."""
     *above, token = tree.path_tokens(node)
-    noise = gumbel(SEED, torch.tensor([len(PROMPT) + len(above)]), V)[0] if params else 0
+    noise = gumbel(SEED, [len(PROMPT) + len(above)], V)[0] if params else 0
     return (logits_after(tuple(above)) + noise).softmax(-1)[token].item()
 
 

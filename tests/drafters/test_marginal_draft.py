@@ -62,7 +62,7 @@ def test_ranks_beyond_the_vocabulary_are_left_out():
 
 def test_seeded_guesses_are_ranked_under_the_targets_own_noise():
     seed, chain = 3, StaticTree.chain(3)
-    noise = gumbel(seed, torch.arange(len(PROMPT), len(PROMPT) + 3), V)
+    noise = gumbel(seed, range(len(PROMPT), len(PROMPT) + 3), V)
     wanted = (LOGITS + noise).argmax(-1).tolist()
     assert marginals(seed=seed, params={"temperature": 1.0}).filled(chain).tokens == wanted
     halved = (LOGITS / 0.5 + noise).argmax(-1).tolist()
@@ -78,7 +78,7 @@ def test_gains_are_log_chances():
     torch.testing.assert_close(greedy.exp().sum(-1), torch.ones(3))
     torch.testing.assert_close(greedy[0], LOGITS[0].log_softmax(-1))
     seeded = torch.tensor(marginals(width=V, params={"temperature": 1.0}, seed=3).gains)
-    noisy = LOGITS + gumbel(3, torch.arange(len(PROMPT), len(PROMPT) + 3), V)
+    noisy = LOGITS + gumbel(3, range(len(PROMPT), len(PROMPT) + 3), V)
     torch.testing.assert_close(seeded, noisy.log_softmax(-1).sort(-1, descending=True).values, **ESTIMATED)
 
 
@@ -90,7 +90,7 @@ CHANCES = {"greedy": {}, "seeded": {"params": {"temperature": 1.0}, "seed": 3}, 
 def test_chances_are_those_of_the_guess_at_its_depth(options, shape):
     guesses = marginals(width=V, **options)
     tree = guesses.filled(shape)
-    noise = gumbel(3, torch.arange(len(PROMPT), len(PROMPT) + 3), V) if "params" in options else 0
+    noise = gumbel(3, range(len(PROMPT), len(PROMPT) + 3), V) if "params" in options else 0
     shares = (LOGITS + noise).softmax(-1)
     wanted = [shares[depth - 1, token].item() for depth, token in zip(tree.depths, tree.tokens, strict=True)]
     assert tree.chances == pytest.approx(wanted, rel=1e-3) and len(tree) == len(shape)

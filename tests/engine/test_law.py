@@ -63,7 +63,7 @@ def draws(config: SpeculationConfig, monkeypatch, count: int = DRAWS):
     monkeypatch.setitem(
         registry, "markov", lambda config, target: DraftModelDrafter(MarkovDraft(), target.pool, context_length=10**6)
     )
-    engine = Engine(target, max_batch=8, speculation=OFF)
+    engine = Engine(target, max_batch=32, speculation=OFF)
     sampling = SamplingParams(max_new_tokens=40, temperature=1.0, seed=11, n=count // 40)
     return [[0, *output.token_ids] for output in engine.generate([0], sampling, config)]
 

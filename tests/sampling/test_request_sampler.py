@@ -171,7 +171,7 @@ def test_noise_belongs_to_the_absolute_position(fields):
     sampler = sampler_of(temperature=1.0, **fields)
     sampler.commit([4, 4, 4])
     scores = sampler.scores(random_logits(1, 2), [[], [6, 6]])
-    expected = scores + gumbel(5, torch.tensor([5, 7]), V)
+    expected = scores + gumbel(5, [5, 7], V)
     assert torch.equal(sampler.perturbed(scores, [0, 2]), expected)
     assert sampler.draw(scores, [0, 2]) == expected.argmax(-1).tolist()
 

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-import torch
 from torch import Tensor
 
 from foredraft.drafters.drafter import DraftTask
@@ -54,8 +53,7 @@ class Probabilistic:
     def order(self, scores: Tensor, depths: list[int], rows: list[int]) -> tuple[Tensor, list[Tensor | None]]:
         laws = self.task.sampler.law(scores)  # [R, V] float64
         seed = mixed_int(mixed_int(self.task.request.seed ^ stream_salt("draft")) + len(self.task.request.tokens))
-        noise = gumbel(seed, torch.tensor(rows, device=laws.device), laws.shape[-1])
-        return laws.log() + noise, list(laws)
+        return laws.log() + gumbel(seed, rows, laws.shape[-1], laws.device), list(laws)
 
 
 CHOICES = {"coupled": Coupled, "greedy": Greedy, "probabilistic": Probabilistic}

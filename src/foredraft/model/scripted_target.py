@@ -1,6 +1,6 @@
 """A target without a network: a test double for engines and drafters."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -48,18 +48,17 @@ class ScriptedTarget:
         self.written[slots], self.places[slots] = plan.tokens[0], plan.positions[0]
         self.forwards.append(plan.tokens.shape[1])
         wanted = set(plan.logit_rows.tolist())
-        rows = [
-            self.row(segment, row)
-            for segment in plan.segments
-            for row in range(segment.rows)
-            if segment.start + row in wanted
-        ]
-        logits = torch.stack(rows) if rows else torch.empty(0, self.vocabulary.rows)
+        rows = [row for segment in plan.segments for row in self.rows(segment, wanted)]
+        logits = torch.tensor(rows, dtype=torch.float32).view(-1, self.vocabulary.rows)
         return logits, {boundary: torch.stack([plan.positions[0], plan.tokens[0]], dim=1) for boundary in features}
 
-    def row(self, segment: Segment, row: int) -> Tensor:
-        seen = segment.visible(None)
+    def rows(self, segment: Segment, wanted: set[int]) -> Iterator[list[float]]:
+        """Logits of the segment's rows that are `wanted`, by their numbers in the pack."""
         slots = indices(segment.keys, torch.device("cpu"))
-        slots = slots if seen is None else slots[seen[row]]
-        assert self.places[slots].tolist() == list(range(len(slots))), "a row sees positions out of order"
-        return torch.tensor(self.law(tuple(self.written[slots].tolist())), dtype=torch.float32)
+        tokens, places = self.written[slots].numpy(), self.places[slots].numpy()
+        visible = segment.visible(None)
+        for row in range(segment.rows):
+            if segment.start + row in wanted:
+                seen = slice(None) if visible is None else visible[row].numpy()
+                assert places[seen].tolist() == list(range(len(places[seen]))), "a row sees positions out of order"
+                yield self.law(tuple(tokens[seen].tolist()))

@@ -31,7 +31,7 @@ native = helpers()  # has the same noise at a fraction of the time
 NATIVE_LOGITS = (torch.bfloat16, torch.float32)
 
 
-def gumbel(seed: int, positions: Tensor, width: int) -> Tensor:
+def gumbel(seed: int, positions: Sequence[int], width: int, device: torch.device | str = "cpu") -> Tensor:
     """Standard Gumbel noise of the token ids 0 to width - 1 at each absolute position.
 
     A value depends on (seed, position, token id) alone, whatever the other rows and the width are. The hash is exact
@@ -40,13 +40,13 @@ def gumbel(seed: int, positions: Tensor, width: int) -> Tensor:
 
     Args:
         seed: Any int; taken modulo 2**64.
-        positions: Absolute positions, int64 [R].
+        positions: Absolute positions, [R].
         width: Tokens of a row.
 
     Returns:
-        float32 [R, width] on the device of `positions`.
+        float32 [R, width] on `device`.
     """
-    return gumbel_rows(row_keys(seed, positions), width)
+    return gumbel_rows(torch.tensor(position_keys([seed] * len(positions), positions), device=device), width)
 
 
 def gumbel_rows(keys: Tensor, width: int) -> Tensor:
