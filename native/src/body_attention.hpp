@@ -9,7 +9,8 @@ namespace foredraft {
 namespace KERNELS_NAMESPACE {
 
 // R keys against all lanes.
-template <class T, int R> void score_block(const T *const *keys, int steps, const T *queries, float *out) {
+template <class T, int R>
+void score_block(const typename Step<T>::Row *const *keys, int steps, const T *queries, float *out) {
     Vec sums[R][VECS] = {};
     for (int step = 0; step < steps; step++) {
         add_step<T>(sums, queries, [&](int r) { return keys[r] + step * Step<T>::inputs; });
@@ -36,16 +37,18 @@ template <class T>
 void scores(SlotRows<T> keys, std::int64_t start, std::int64_t count, int size, const T *queries, float *out) {
     const int steps = size / Step<T>::inputs;
     const std::int64_t stop = start + count;
-    const T *rows[KEY_ROWS];
+    typename Step<T>::Row room[widens<T> ? KEY_ROWS * MOST_HEAD : 1];
+    const typename Step<T>::Row *rows[KEY_ROWS];
+    const auto read = [&](int r, std::int64_t i) { rows[r] = as_read(keys.row(i), size, room + r * size); };
     std::int64_t i = 0;
     ask(keys, start, lesser(stop, start + ROWS_AHEAD), size);
     for (; i + KEY_ROWS <= count; i += KEY_ROWS) {
         ask(keys, lesser(stop, start + i + ROWS_AHEAD), lesser(stop, start + i + ROWS_AHEAD + KEY_ROWS), size);
-        for (int r = 0; r < KEY_ROWS; r++) rows[r] = keys.row(start + i + r);
+        for (int r = 0; r < KEY_ROWS; r++) read(r, start + i + r);
         score_block<T, KEY_ROWS>(rows, steps, queries, out + i * LANES);
     }
     for (; i < count; i++) {
-        rows[0] = keys.row(start + i);
+        read(0, start + i);
         score_block<T, 1>(rows, steps, queries, out + i * LANES);
     }
 }

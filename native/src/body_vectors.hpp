@@ -22,7 +22,7 @@ template <class To, class From> ALWAYS_INLINE To load(const From *p) {
     return v;
 }
 template <class V, class To> ALWAYS_INLINE void store(To *p, V v) { std::memcpy(p, &v, sizeof v); }
-ALWAYS_INLINE Vec all(float x) { return Vec{} + x; }
+ALWAYS_INLINE Vec all(float x) { return x - Vec{}; }  // not 0 + x, which makes 0 of -0 and so takes an addition
 ALWAYS_INLINE Vec choose(Ints mask, Vec yes, Vec no) { return mask ? yes : no; }
 ALWAYS_INLINE Vec larger(Vec a, Vec b) { return choose(a > b, a, b); }
 
@@ -72,24 +72,7 @@ ALWAYS_INLINE float sum_of(Vec v) {
     return sum;
 }
 
-// Two inputs of a row, the first in the lower half, against a vector of pairs of weights.
-#if PAIRS
-ALWAYS_INLINE Vec dot_pairs(Vec sum, std::uint32_t a, Bits b) {
-    return (Vec)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_set1_epi32(int(a)), (__m512bh)b);
-}
-#else
-ALWAYS_INLINE Vec dot_pairs(Vec sum, std::uint32_t a, Bits b) {
-    float low, high;
-    std::uint32_t low_bits = a << 16, high_bits = a & 0xffff0000u;
-    std::memcpy(&low, &low_bits, 4);
-    std::memcpy(&high, &high_bits, 4);
-    sum += all(low) * (Vec)(b << 16);
-    sum += all(high) * (Vec)(b & 0xffff0000u);
-    return sum;
-}
-#endif
-
-// int8 numbers of one step as weights of the program's type, which holds them exactly: nothing is rounded.
+// int8 numbers as weights of either type, which hold them exactly: nothing is rounded.
 ALWAYS_INLINE Vec single(const std::int8_t *p) {
 #if WIDTH == 16
     return __builtin_convertvector((Ints)_mm512_cvtepi8_epi32(load<__m128i>(p)), Vec);
@@ -98,51 +81,96 @@ ALWAYS_INLINE Vec single(const std::int8_t *p) {
     return __builtin_convertvector(__builtin_convertvector(load<Bytes>(p), Ints), Vec);
 #endif
 }
+
+// One or the other of each pair of numbers.
+ALWAYS_INLINE Vec half_of(const bf16 *p, int half) {
+    const Bits both = load<Bits>(p);
+    return (Vec)(half ? both & 0xffff0000u : both << 16);
+}
+ALWAYS_INLINE Vec half_of(const std::int8_t *p, int half) {
+#if WIDTH == 16
+    const Ints both = (Ints)_mm512_cvtepi16_epi32(load<__m256i>(p));
+#else
+    typedef std::int16_t Halves __attribute__((vector_size(WIDTH * 2)));
+    const Ints both = __builtin_convertvector(load<Halves>(p), Ints);
+#endif
+    return __builtin_convertvector(half ? both >> 8 : (both << 24) >> 24, Vec);
+}
+
 ALWAYS_INLINE Bits pairs(const std::int8_t *p) {
 #if WIDTH == 16
     const Bits lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     const Bits upper = lane * 0x00040004 + 0x00030001;  // the upper halves of 32 floats
     return (Bits)_mm512_permutex2var_epi16((__m512i)single(p), (__m512i)upper, (__m512i)single(p + WIDTH));
 #else
-    typedef std::uint16_t Half __attribute__((vector_size(WIDTH * 2)));
-    const Ints both = (Ints)__builtin_convertvector(load<Half>(p), Bits);
-    const Vec first = __builtin_convertvector((both << 24) >> 24, Vec);
-    const Vec second = __builtin_convertvector((both << 16) >> 24, Vec);
-    return ((Bits)first >> 16) | ((Bits)second & 0xffff0000u);
+    return ((Bits)half_of(p, 0) >> 16) | ((Bits)half_of(p, 1) & 0xffff0000u);
 #endif
 }
 
-// How many numbers of a type one step of a product takes from each input row.
+// A step of a product takes so many `inputs` from each row, read as `Row`, and multiplies in so many `parts`.
 template <class T> struct Step;
 template <> struct Step<float> {
-    static const int inputs = 1;
+    static const int inputs = 1, parts = 1;
+    typedef float Row;
     typedef Vec Weight;
-    static Vec weight(const float *p) { return load<Vec>(p); }
-    static Vec weight(const std::int8_t *p) { return single(p); }
-    static Vec times(Vec sum, const float *a, Vec b) { return sum + all(*a) * b; }
+    static Vec weight(const float *p, int) { return load<Vec>(p); }
+    static Vec weight(const std::int8_t *p, int) { return single(p); }
+    static Vec kept(const std::int8_t *p) { return single(p); }
+    static Vec times(Vec sum, const float *row, Vec weight, int) { return sum + all(*row) * weight; }
 };
+#if PAIRS
 template <> struct Step<bf16> {
-    static const int inputs = 2;
+    static const int inputs = 2, parts = 1;
+    typedef bf16 Row;
     typedef Bits Weight;
-    static Bits weight(const bf16 *p) { return load<Bits>(p); }
-    static Bits weight(const std::int8_t *p) { return pairs(p); }
-    static Vec times(Vec sum, const bf16 *a, Bits b) {
+    static Bits weight(const bf16 *p, int) { return load<Bits>(p); }
+    static Bits weight(const std::int8_t *p, int) { return pairs(p); }
+    static Bits kept(const std::int8_t *p) { return pairs(p); }
+    static Vec times(Vec sum, const bf16 *row, Bits weight, int) {
         std::uint32_t pair;
-        std::memcpy(&pair, a, 4);
-        return dot_pairs(sum, pair, b);
+        std::memcpy(&pair, row, 4);
+        return (Vec)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_set1_epi32(int(pair)), (__m512bh)weight);
     }
 };
+#else
+// Rows are widened beforehand, and spread from memory for nothing; weights are widened half a pair at a time, so that
+// they take few registers.
+template <> struct Step<bf16> {
+    static const int inputs = 2, parts = 2;
+    typedef float Row;
+    typedef Vec Weight;
+    static Vec weight(const bf16 *p, int part) { return half_of(p, part); }
+    static Vec weight(const std::int8_t *p, int part) { return half_of(p, part); }
+    static Bits kept(const std::int8_t *p) { return pairs(p); }
+    static Vec times(Vec sum, const float *row, Vec weight, int part) { return sum + all(row[part]) * weight; }
+};
+#endif
 
 // One step of a register block: what `row(r)` gives of R rows against C vectors of weights.
 template <class T, int R, int C, class W, class Row>
 ALWAYS_INLINE void add_step(Vec (&sums)[R][C], const W *weights, const Row &row) {
-    typename Step<T>::Weight weight[C];
+#pragma GCC unroll 2
+    for (int part = 0; part < Step<T>::parts; part++) {
+        typename Step<T>::Weight weight[C];
 #pragma GCC unroll 16
-    for (int c = 0; c < C; c++) weight[c] = Step<T>::weight(weights + c * WIDTH * Step<T>::inputs);
+        for (int c = 0; c < C; c++) weight[c] = Step<T>::weight(weights + c * WIDTH * Step<T>::inputs, part);
 #pragma GCC unroll 16
-    for (int r = 0; r < R; r++)
+        for (int r = 0; r < R; r++)
 #pragma GCC unroll 16
-        for (int c = 0; c < C; c++) sums[r][c] = Step<T>::times(sums[r][c], row(r), weight[c]);
+            for (int c = 0; c < C; c++) sums[r][c] = Step<T>::times(sums[r][c], row(r), weight[c], part);
+    }
+}
+
+template <class T> constexpr bool widens = sizeof(typename Step<T>::Row) != sizeof(T);
+
+// `count` numbers as steps read them: themselves, or widened to `room`.
+ALWAYS_INLINE const float *as_read(const float *from, int, float *) { return from; }
+ALWAYS_INLINE const bf16 *as_read(const bf16 *from, int, bf16 *) { return from; }
+ALWAYS_INLINE const float *as_read(const bf16 *from, int count, float *room) {
+    int i = 0;
+    for (; i + WIDTH <= count; i += WIDTH) store(room + i, wide(from + i));
+    if (i < count) store_part(room + i, part(from, i, count), count - i);
+    return room;
 }
 
 }  // namespace KERNELS_NAMESPACE

@@ -1,5 +1,7 @@
 """The draft model drafts what it would say alone, whatever was accepted or rejected before."""
 
+from functools import cache
+
 import pytest
 import torch
 from random_heads import PATHS, take_path
@@ -36,6 +38,13 @@ def module(seed: int, hidden: int, attention: str) -> LlamaForCausalLM:
     return LlamaForCausalLM._from_config(config, attn_implementation=attention).float().eval()
 
 
+@cache
+def twin(seed: int, hidden: int):
+    """A model's logits [V] of the token after a text, without any cache; many tests ask for the same texts."""
+    alone = module(seed, hidden, "sdpa")
+    return cache(lambda text: alone(torch.tensor([text])).logits[0, -1])
+
+
 @pytest.fixture(params=PATHS, autouse=True)
 def path(request, monkeypatch):
     """Every model here takes it."""
@@ -63,7 +72,7 @@ class CheckedDrafter(DraftModelDrafter):
         model = packed(seed, hidden)
         model.attach(pool, "draft")
         super().__init__(model, pool, context_length=context_length)
-        self.twin = module(seed, hidden, "sdpa")
+        self.twin = twin(seed, hidden)
         self.checked = 0
 
     def propose(self, tasks):
@@ -76,7 +85,7 @@ class CheckedDrafter(DraftModelDrafter):
     @torch.inference_mode()
     def check(self, task, tree, node):
         context = task.request.tokens + tree.path_tokens(node)[:-1]
-        logits = self.twin(torch.tensor([context])).logits[0, -1]
+        logits = self.twin(tuple(context))
         width = task.speculation.tree_width if task.speculation.tree_size else 1
         assert tree.tokens[node] in logits.topk(width).indices.tolist()
         self.checked += 1
