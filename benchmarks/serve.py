@@ -2,11 +2,12 @@
 
     python benchmarks/serve.py --output docs/results/serve-cpu.json
 
-Every contestant is a server of its own over the same weights, dtype and threads: foredraft without speculation (`off`),
-with one fixed drafter, and with `auto`; beside them `transformers serve` with continuous batching. All run at once and
-cost nothing while nobody asks them, which the record shows. A cell is a number of clients, each of which sends its next
-request when its last has ended. The contestants take turns cell by cell over several rounds, a different one first each
-time, on the same prompts and seeds; no two prompts of a run are the same (see `serve_client.Prompts`).
+Every contestant is a server of its own over the same weights and threads, ours in one dtype: foredraft without
+speculation (`off`), with one fixed drafter, and with `auto`; beside them `transformers serve` with continuous batching,
+in the dtype that torch is fast in. All run at once and cost nothing while nobody asks them, which the record shows. A
+cell is a number of clients, each of which sends its next request when its last has ended. The contestants take turns
+cell by cell over several rounds, a different one first each time, on the same prompts and seeds; no two prompts of a
+run are the same (see `serve_client.Prompts`).
 
 Three verdicts: `auto` is at least twice `off` for one user, at no concurrency under 0.97 of it, and its peak is at
 least twice that of transformers. In fp32 a contestant of ours that writes another text than `off` fails the run, and so
@@ -23,6 +24,7 @@ from tempfile import TemporaryDirectory
 from time import sleep
 from typing import Annotated
 
+import torch
 from command_line import run_command
 from cyclopts import App, Parameter
 from drafters import changes_in, names_in
@@ -50,7 +52,7 @@ from workloads import own_prompts
 from foredraft import ConfigError, SamplingParams
 from foredraft.core.errors import require
 from foredraft.core.sampling_params import whole
-from foredraft.core.speculation_config import one_of
+from foredraft.core.speculation_config import AUTO, one_of
 from foredraft.evaluation.report import write_record
 from foredraft.evaluation.turns import rotated
 from foredraft.model.devices import find_device, find_dtype
@@ -58,7 +60,8 @@ from foredraft.model.loading import find_path
 
 Many = Parameter(consume_multiple=True, negative=())
 IDLE_SECONDS = 2.0  # in which nobody is asked
-SHARED = ("target", "dtype", "threads", "cache_tokens", "temperature", "ignore_eos")  # told of in the record
+# Told of in the record.
+SHARED = ("target", "dtype", "peer_dtype", "threads", "cache_tokens", "temperature", "ignore_eos")
 app = App(help=__doc__)
 
 
@@ -79,7 +82,8 @@ def main(
     rounds: int = 2,
     seed: int = 0,
     api: str = CHAT,
-    dtype: str = "auto",
+    dtype: str = AUTO,
+    peer_dtype: str = AUTO,
     threads: int = 2,
     cache_tokens: int = 32768,
     peer_python: Path = Path(sys.executable),
@@ -99,6 +103,7 @@ def main(
         requests_per_client: Least requests of each client.
         ignore_eos: Write on to max_new_tokens past the end of text.
         api: chat or completions.
+        dtype, peer_dtype: Of our servers and of the peers; auto is what is fast for each.
         cache_tokens: Tokens that the cache of each server holds.
         peer_python: Python that runs `transformers serve`, which needs accelerate.
         start_seconds: Longest time until a server answers.
@@ -110,7 +115,7 @@ def main(
     check(concurrencies, counts | {"--threads": threads, "--cache-tokens": cache_tokens}, api)
     SamplingParams(max_new_tokens=max_new_tokens, temperature=temperature, seed=seed)
     find_path(target)
-    about = {"target": target, "dtype": dtype_name(dtype), "device": "cpu", "threads": threads}
+    about = {"target": target, **dtypes(dtype, peer_dtype), "device": "cpu", "threads": threads}
     peers, left_out = peers_here(peers_of(named), named, str(peer_python))
     about |= {"cache_tokens": cache_tokens, "api": api, "temperature": temperature, "ignore_eos": ignore_eos}
     about["workloads"] = list(texts)
@@ -161,9 +166,15 @@ def check(concurrencies: tuple[int, ...], counts: dict[str, int], api: str) -> N
     one_of("--api", api, APIS)
 
 
-def dtype_name(dtype: str) -> str:
-    """What `dtype` is on this CPU; the peer cannot be asked to choose as we do."""
-    return str(find_dtype(dtype, find_device("cpu"))).removeprefix("torch.")
+def dtypes(own: str, peers: str) -> dict[str, str]:
+    """What the two are on this CPU: a model that the native path covers, and what torch computes for the peers."""
+    place = find_device("cpu")
+    ours = place.native_dtype() if own == AUTO else find_dtype(own, place)
+    return {"dtype": torch_name(ours), "peer_dtype": torch_name(find_dtype(peers, place))}
+
+
+def torch_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def peers_here(peers: list[str], named: list[str], python: str) -> tuple[list[str], dict[str, str]]:

@@ -204,8 +204,8 @@ def test_a_contestant_that_failed_wholly_is_told_without_breaking_the_rest(tmp_p
 
 
 def place(tmp_path: Path, **changes: object) -> Place:
-    own = {"target": "tiny", "dtype": "float32", "threads": 1, "cache_tokens": 1000, "most": 4, "temperature": 0.0}
-    own |= {"ignore_eos": True, "peer_python": sys.executable, "folder": tmp_path / "weights"}
+    own = {"target": "tiny", "dtype": "float32", "peer_dtype": "float32", "threads": 1, "cache_tokens": 1000, "most": 4}
+    own |= {"temperature": 0.0, "ignore_eos": True, "peer_python": sys.executable, "folder": tmp_path / "weights"}
     return Place(**own | changes)
 
 

@@ -16,7 +16,7 @@ from foredraft.model.native_decoder import NativeDecoder, NativeHead
 from foredraft.model.native_program import released
 from foredraft.model.native_runtime import NotCovered, native_choice, runtime_for
 from foredraft.model.packed_model import load_packed_model
-from foredraft.model.target import load_target
+from foredraft.model.target import load_model, load_target
 from foredraft.model.trial import agree
 
 KERNELS = ["avx512-bf16", "avx512", "portable"]
@@ -166,6 +166,18 @@ def test_without_the_extension_no_kernels_can_be_had(no_extension):
     with pytest.raises(ConfigError, match=wanted):
         native_choice("avx2")
     assert native_choice("auto") == "auto" and native_choice("off") == "off"
+
+
+@pytest.mark.parametrize("fast", [torch.float32, torch.bfloat16])
+def test_auto_is_the_dtype_that_is_fast_on_the_path_that_runs_the_model(extension, monkeypatch, tmp_path, fast):
+    """The native path reads bf16 on any CPU; torch is slow in it on many."""
+    monkeypatch.setattr(CpuDevice, "fast_dtype", lambda self: fast)
+    covered = find_checkpoint(save_tiny(tiny_config("llama"), tmp_path / "covered"))
+    other = find_checkpoint(save_tiny(tiny_config("gpt2"), tmp_path / "other"))
+    assert load_model(covered, "auto", CpuDevice("auto")).dtype is torch.bfloat16
+    assert load_model(covered, "auto", CpuDevice("off")).dtype is fast
+    assert load_model(other, "auto", CpuDevice("auto")).dtype is fast
+    assert load_model(covered, "fp32", CpuDevice("auto")).dtype is torch.float32
 
 
 def test_int8_weights(extension, tmp_path):

@@ -1,5 +1,6 @@
 """The pool owns every slot once, and a table's slots hold its own tokens whatever was accepted and moved."""
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import settings
@@ -265,7 +266,7 @@ class Keeper:
         return freed
 
     def held_slots(self):
-        return [slot for text in self.texts for slot in text]
+        return np.array([slot for text in self.texts for slot in text], dtype=np.int64)
 
     evictable_slots = held_slots
 

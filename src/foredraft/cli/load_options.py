@@ -20,7 +20,8 @@ class LoadOptions:
 
     Attributes:
         model: Target: a folder, a hub id or an embedded name.
-        dtype: Of weights and cache: auto (the device's fast one), fp32, bf16, fp16, or int8: int8 weights, bf16 cache.
+        dtype: Of weights and cache: auto (what is fast on the path that runs it), fp32, bf16, fp16, or int8: int8
+            weights, bf16 cache.
         device: auto, cpu, cuda or cuda:N.
         threads: CPU threads; torch chooses when none are given.
         native: Kernels of the native CPU path: auto (the best here), off, or one of amx-bf16, avx512-bf16, avx512, avx2

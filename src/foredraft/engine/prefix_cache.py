@@ -10,8 +10,6 @@ A text computed in other pieces may differ by rounding: in fp32 the tokens are t
 may resolve differently, as it may with any other batch.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from foredraft.drafters.drafter import ResumingDrafter, resuming
@@ -168,10 +166,10 @@ class PrefixCache:
         self.pool.release(slots)
         return len(slots)
 
-    def evictable_slots(self) -> Sequence[int]:
+    def evictable_slots(self) -> np.ndarray:
         return self.tree.evictable_slots()
 
-    def held_slots(self) -> Sequence[int]:
+    def held_slots(self) -> np.ndarray:
         return self.tree.held_slots()
 
     def check_integrity(self) -> None:

@@ -14,6 +14,7 @@ from foredraft.drafters.drafter import ResumingDrafter
 from foredraft.drafters.prefix_state import PrefixState
 
 TOKEN_BITS = 32
+NO_SLOTS = np.empty(0, dtype=np.int64)
 
 States = dict[ResumingDrafter, PrefixState]
 Path = list[tuple["Node", int]]  # nodes from the root down, and how many elements of each match
@@ -61,8 +62,7 @@ class PrefixTree:
     """
 
     def __init__(self) -> None:
-        nothing = np.empty(0, dtype=np.int64)
-        self.root = Node(nothing, nothing, {}, None)
+        self.root = Node(NO_SLOTS, NO_SLOTS, {}, None)
         self.leaves: set[Node] = set()
         self.size = self.locked = self.clock = 0
 
@@ -158,11 +158,11 @@ class PrefixTree:
             yield from children
             waiting += children
 
-    def held_slots(self) -> list[int]:
-        return [slot for node in self.nodes() for slot in node.slots.tolist()]
+    def held_slots(self) -> np.ndarray:
+        return np.concatenate([NO_SLOTS, *(node.slots for node in self.nodes())])
 
-    def evictable_slots(self) -> list[int]:
-        return [slot for node in self.nodes() if not node.locks for slot in node.slots.tolist()]
+    def evictable_slots(self) -> np.ndarray:
+        return np.concatenate([NO_SLOTS, *(node.slots for node in self.nodes() if not node.locks)])
 
     def check_integrity(self, locked: Sequence[Node]) -> None:
         """Assert that the tree is one, and that each lock belongs to one of the nodes `locked`."""

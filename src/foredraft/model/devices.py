@@ -14,8 +14,8 @@ from foredraft.model.native_runtime import (
     AUTO,
     OFF,
     NotCovered,
-    installed,
     native_choice,
+    native_here,
     require_native,
     runtime_for,
 )
@@ -42,7 +42,10 @@ class Device(Protocol):
     strict: bool
 
     def fast_dtype(self) -> torch.dtype:
-        """What `auto` means here."""
+        """What torch computes fast in here."""
+
+    def native_dtype(self) -> torch.dtype:
+        """What the native path computes fast in here; torch's where there is none."""
 
     def native_decoder(self, module: nn.Module, windows: dict[int, int | None]) -> NativeDecoder:
         """Move a loaded module, whose layers have `windows`, into the native path; its linears lose their weights.
@@ -81,6 +84,10 @@ class CpuDevice:
         fast = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
         return torch.bfloat16 if fast else torch.float32
 
+    def native_dtype(self) -> torch.dtype:
+        """bf16 whatever the CPU computes in: kernels widen it as they read, and a step takes what it reads."""
+        return torch.bfloat16 if native_here(self.native) else self.fast_dtype()
+
     def native_decoder(self, module: nn.Module, windows: dict[int, int | None]) -> NativeDecoder:
         runtime = runtime_for(self.native, next(module.parameters()).dtype)
         return native_decoder_of(module, windows, runtime, weights=self.weights, release=True)
@@ -90,8 +97,8 @@ class CpuDevice:
             require_native(self.native, f"{DRAFT_INT8}; ")
             require(dtype is torch.bfloat16, f"{DRAFT_INT8}; that takes bf16, and the target is in {dtype}")
             return CpuDevice(self.native, INT8)
-        native = installed() and self.native != OFF and dtype is torch.bfloat16
-        return CpuDevice(self.native, INT8, strict=False) if native and weights == AUTO else self
+        possible = native_here(self.native) and dtype is torch.bfloat16
+        return CpuDevice(self.native, INT8, strict=False) if possible and weights == AUTO else self
 
     def prepare(self, module: nn.Module) -> str:
         dtype = next(module.parameters()).dtype
@@ -116,6 +123,9 @@ class CudaDevice:
 
     def fast_dtype(self) -> torch.dtype:
         return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
+
+    def native_dtype(self) -> torch.dtype:
+        return self.fast_dtype()
 
     def native_decoder(self, module: nn.Module, windows: dict[int, int | None]) -> NativeDecoder:
         raise NotCovered("native kernels run on the CPU alone")
@@ -150,10 +160,10 @@ def find_device(name: str, native: str | None = None, dtype: str = AUTO) -> Devi
 
 
 def find_dtype(name: str, device: Device) -> torch.dtype:
-    """The dtype called `name`; auto is the device's fast one. Raises `ConfigError` for an unknown one."""
-    if name == "auto":
+    """The dtype called `name`; auto is the one torch is fast in. Raises `ConfigError` for an unknown one."""
+    if name == AUTO:
         return device.fast_dtype()
-    one_of("dtype", name, ("auto", *DTYPES))
+    one_of("dtype", name, (AUTO, *DTYPES))
     return DTYPES[name]
 
 

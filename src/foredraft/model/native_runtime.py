@@ -73,10 +73,15 @@ def native_choice(asked: str | None) -> str:
     return choice
 
 
+def native_here(choice: str) -> bool:
+    """Whether a checked `choice` leaves a native path."""
+    return installed() and choice != OFF
+
+
 def require_native(choice: str, purpose: str) -> None:
     """Raise `ConfigError` that begins with `purpose` where a checked `choice` leaves no native path."""
     reason = "foredraft-native is not installed" if not installed() else "native kernels are switched off"
-    require(installed() and choice != OFF, f"{purpose}that takes the native path, and {reason}")
+    require(native_here(choice), f"{purpose}that takes the native path, and {reason}")
 
 
 def runtime_for(choice: str, dtype: torch.dtype) -> NativeRuntime:

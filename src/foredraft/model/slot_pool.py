@@ -9,7 +9,6 @@ a text borrows its slots, or takes a copy of their rows. What nobody has borrowe
 """
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -149,10 +148,10 @@ class Lender(Protocol):
     def evict(self, count: int) -> int:
         """Free at least `count` slots, all of them where it has fewer; how many."""
 
-    def evictable_slots(self) -> Sequence[int]:
-        """The slots it can give up."""
+    def evictable_slots(self) -> np.ndarray:
+        """The slots it can give up, each once."""
 
-    def held_slots(self) -> Sequence[int]:
+    def held_slots(self) -> np.ndarray:
         """All slots it owns."""
 
     def let_go(self, table: SlotTable) -> None:
@@ -201,8 +200,9 @@ class SlotPool:
 
         Where no gap is wide enough the widest one has to do: a request seldom gets as long as it may.
         """
-        gaps = self.gaps(self.taken(table))
-        wide = first_gap(gaps, table.expected) or self.cleared_gap(table)
+        reserved = self.reserved(table)
+        gaps = gaps_of(self.used | reserved)
+        wide = first_gap(gaps, table.expected) or self.cleared_gap(table.expected, reserved)
         start, stop = wide or max(gaps, key=lambda gap: gap[1] - gap[0], default=(0, 0))
         table.region = (start, min(stop, start + table.expected))
         return wide is not None
@@ -212,35 +212,31 @@ class SlotPool:
         if not is_run(slots) or slots[0] + table.expected > self.size:
             return False
         region = (slots[-1] + 1, slots[0] + table.expected)
-        if self.taken(table)[region[0] : region[1]].any():
+        if self.used[slice(*region)].any() or self.reserved(table)[slice(*region)].any():
             return False
         table.region = region
         return True
 
-    def taken(self, table: SlotTable, *, but: Sequence[int] = ()) -> np.ndarray:
-        """Which slots are used, `but` some, or expected by another table than `table`, [size]."""
-        taken = self.used.copy()
-        taken[list(but)] = False
+    def reserved(self, table: SlotTable) -> np.ndarray:
+        """Which slots another table than `table` expects, [size]."""
+        reserved = np.zeros(self.size, dtype=bool)
         for other in self.tables:
             if other is not table and other.region is not None:
-                taken[slice(*other.region)] = True
-        return taken
+                reserved[slice(*other.region)] = True
+        return reserved
 
-    @staticmethod
-    def gaps(taken: np.ndarray) -> list[tuple[int, int]]:
-        """Runs of slots that are not taken, each with the slot past its last, in order."""
-        edges = np.flatnonzero(np.diff(np.concatenate([[True], taken, [True]]).astype(np.int8))).tolist()
-        return list(zip(edges[::2], edges[1::2], strict=True))
-
-    def cleared_gap(self, table: SlotTable) -> tuple[int, int] | None:
-        """A wide enough gap made by evicting what was not used for longest; none where evicting all makes none."""
-        lent = [slot for lender in self.lenders for slot in lender.evictable_slots()]
-        if not lent or first_gap(self.gaps(self.taken(table, but=lent)), table.expected) is None:
+    def cleared_gap(self, width: int, reserved: np.ndarray) -> tuple[int, int] | None:
+        """A gap of `width` beside what is `reserved`, made by evicting what was not used for longest; none where
+        evicting all makes none."""
+        kept = self.used.copy()
+        for lender in self.lenders:
+            kept[lender.evictable_slots()] = False
+        if first_gap(gaps_of(kept | reserved), width) is None:
             return None
         found = None
         while found is None:
             next(lender for lender in self.lenders if lender.evictable).evict(1)
-            found = first_gap(self.gaps(self.taken(table)), table.expected)
+            found = first_gap(gaps_of(self.used | reserved), width)
         return found
 
     def take(self, table: SlotTable, count: int) -> list[int]:
@@ -332,7 +328,7 @@ class SlotPool:
 
     def check_integrity(self, tables: list[SlotTable]) -> None:
         """Assert that `tables`, all that are open, and the lenders own each used slot exactly once."""
-        lent = [slot for lender in self.lenders for slot in lender.held_slots()]
+        lent = [slot for lender in self.lenders for slot in lender.held_slots().tolist()]
         owned = [slot for table in tables for slot in table.own] + lent
         assert len(owned) == len(set(owned)), "a slot has two owners"
         assert self.used.sum() == len(owned) == self.size - self.free, "slots have leaked"
@@ -345,6 +341,12 @@ class SlotPool:
 def is_run(slots: list[int]) -> bool:
     """Whether slots are one ascending run."""
     return slots == list(range(slots[0], slots[0] + len(slots))) if slots else True
+
+
+def gaps_of(taken: np.ndarray) -> list[tuple[int, int]]:
+    """Runs of slots that are not `taken`, [size], each with the slot past its last, in order."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[True], taken, [True]]).astype(np.int8))).tolist()
+    return list(zip(edges[::2], edges[1::2], strict=True))
 
 
 def first_gap(gaps: list[tuple[int, int]], width: int) -> tuple[int, int] | None:

@@ -10,7 +10,9 @@ from foredraft.core.step_plan import StepPlan
 from foredraft.core.vocabulary import Vocabulary
 from foredraft.model.capture import States
 from foredraft.model.devices import Device, find_device, find_dtype, use_threads
-from foredraft.model.loading import find_checkpoint, load_tokenizer, vocabulary_of
+from foredraft.model.loading import Checkpoint, find_checkpoint, load_tokenizer, vocabulary_of
+from foredraft.model.native_decoder import NativeDecoder
+from foredraft.model.native_runtime import AUTO
 from foredraft.model.packed_model import PackedModel, load_packed_model
 from foredraft.model.slot_pool import SlotPool
 
@@ -81,10 +83,23 @@ def load_target(
         whole("cache_tokens", cache_tokens, 1)
     place = find_device(device, native, dtype)
     checkpoint = find_checkpoint(name)
-    model = load_packed_model(checkpoint, find_dtype(dtype, place), place)
+    model = load_model(checkpoint, dtype, place)
     tokenizer = load_tokenizer(checkpoint)
     pool = SlotPool(cache_tokens or affordable_slots(model, place), place.torch_device)
     return ModelTarget(name, model, place, pool, tokenizer, vocabulary_of(checkpoint, tokenizer), checkpoint.path)
+
+
+def load_model(checkpoint: Checkpoint, dtype: str, place: Device) -> PackedModel:
+    """Load `checkpoint` in `dtype`; auto is what is fast on the path that runs it.
+
+    Raises `ModelError` for a model that cannot be run, `ConfigError` for an unknown dtype.
+    """
+    if dtype != AUTO:
+        return load_packed_model(checkpoint, find_dtype(dtype, place), place)
+    model = load_packed_model(checkpoint, place.native_dtype(), place)
+    if isinstance(model.decoder, NativeDecoder) or model.dtype is place.fast_dtype():
+        return model
+    return load_packed_model(checkpoint, place.fast_dtype(), place)
 
 
 def affordable_slots(model: PackedModel, place: Device) -> int:
