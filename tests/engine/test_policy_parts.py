@@ -19,7 +19,7 @@ from foredraft.engine.policy.cutting import Cutting, cut
 from foredraft.engine.policy.decision import StepPrices, within
 from foredraft.engine.policy.exploration import FIRST_STEPS, LEAST_SHARE, Exploration
 from foredraft.engine.policy.live_costs import LiveCosts, rough_costs, size_class
-from foredraft.engine.policy.policy import DOUBLINGS, MANY, Policy, patience
+from foredraft.engine.policy.policy import DOUBLINGS, MANY, Policy, outlasts, patience
 from foredraft.engine.policy.request_policy import ASK_LAST, RequestPolicy
 from foredraft.engine.policy.seat import Offer, Seat
 from foredraft.engine.policy.shortlist import shortlist
@@ -289,6 +289,23 @@ def test_plain_steps_get_no_dearer_by_being_rare():
     for _ in range(60):
         costs.saw_step(9, 1, 0, False, 3.6)  # a busy neighbour
     assert costs.step_seconds(1, 1, 0, False) > 1.8
+
+
+def test_what_the_policy_itself_takes_counts_where_it_is_no_decision_and_no_call():
+    policy = Policy(draft_rows=8)
+    policy.costs = LiveCosts(StepCosts(forwards=(ForwardCost(rows=1, requests=1, context=0, seconds=1.0),), drafts={}))
+    assert policy.own_seconds(4, 6, 1.0) == 0.0  # a decision, which comes once in several steps
+    policy.held_steps, policy.called, policy.instant.seconds = 1, 0.3, 0.2
+    assert policy.own_seconds(4, 6, 1.0) == pytest.approx(0.5)
+    assert policy.own_seconds(4, 4, 0.6) == pytest.approx(0.1)  # nothing was drafted: a matter of its own
+    assert policy.own_seconds(4, 6, 1000.0) < 1.0  # a disturbance
+    policy.held_steps = 0
+    assert policy.own_seconds(4, 6, 7.0) == policy.costs.own.of(4, True)  # as held steps usually take
+
+
+def test_one_of_many_that_begins_is_no_reason_to_decide_again():
+    assert outlasts(0, 1) and not outlasts(1, 1) and not outlasts(1, MANY - 1)
+    assert outlasts(1, MANY) and not outlasts(2, MANY) and outlasts(8, 64)
 
 
 def test_where_nothing_is_measured_what_steps_took_stands_in():

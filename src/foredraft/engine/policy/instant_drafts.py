@@ -21,9 +21,11 @@ class InstantDrafts:
 
     Attributes:
         prices: Tokens that asking for one request costs, by way to draft.
+        seconds: What their calls have taken in the current step.
     """
 
     prices: dict[str, float] = field(default_factory=dict)
+    seconds: float = 0.0
 
     def ask(self, seats: Sequence[Seat], prices: StepPrices, row_price: float | None) -> None:
         """Let instant ways draft for those to whom that has been worth its time, or who have not tried for long."""
@@ -48,6 +50,7 @@ class InstantDrafts:
         for (seat, place), tree in zip(orders, step.propose(works), strict=True):
             seat.offers[place] = offer_of(seat, place, tree, prices, row_price)
         seconds = perf_counter() - start
+        self.seconds += seconds
         prices.costs.saw_draft(label, len(orders), seconds)
         for seat, place in orders:
             seat.known.charge(place, seconds / len(orders) / prices.token)

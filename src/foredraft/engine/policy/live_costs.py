@@ -57,19 +57,39 @@ def between(points: list[tuple[float, float]], x: float) -> float:
 
 
 @dataclass
+class OwnTime:
+    """Seconds that choosing, cutting and placing drafts take in a step, without the calls that make them and without
+    decisions, which come once in several steps; by number of requests, and for steps with and without drafts.
+
+    Beside many requests that comes to a row each, and drafts that just pay for their rows do not pay for it.
+    """
+
+    seconds: dict[tuple[int, bool], float] = field(default_factory=dict)
+
+    def of(self, requests: int, drafted: bool) -> float:
+        return self.seconds.get((size_class(requests), drafted), 0.0)
+
+    def saw(self, requests: int, drafted: bool, seconds: float) -> None:
+        kind = (size_class(requests), drafted)
+        usual = self.seconds.get(kind, seconds)
+        self.seconds[kind] = usual + FOLLOW * (min(seconds, WILDEST * usual) - usual)
+
+
+@dataclass
 class LiveCosts:
     """Seconds of steps and drafts as expected now.
 
-    A step is everything but drafting: the target's forward, verification and bookkeeping. What it takes beyond the
-    measured forward is learned by kind of request (sampling costs more than argmax), and beside that for steps with and
-    without drafts by number of rows: when the machine is busy for a while, all sizes are, also those that nobody sees
-    then.
+    A step is everything but the drafters' calls and decisions: the target's forward, verification and bookkeeping.
+    What it takes beyond the measured forward is learned by kind of request (sampling costs more than argmax), and
+    beside that for steps with and without drafts by number of rows: when the machine is busy for a while, all sizes
+    are, also those that nobody sees then.
 
     Attributes:
         table: What was measured.
         steps: Steps seen.
         whole, cells: How steps compare to it, all of a kind; how those of one size compare to that.
         drafts: How drafter calls compare, by label and size.
+        own: What the policy itself takes.
         known_drafts, known_lines: As last computed; the latter are factors by rows, for each kind of step.
     """
 
@@ -80,6 +100,7 @@ class LiveCosts:
     known_lines: dict[tuple[int, bool, bool], list[tuple[float, float]]] = field(default_factory=dict)
     drafts: Recent[tuple[str, int], Drift] = field(default_factory=lambda: Recent(KEPT_DRIFTS))
     known_drafts: dict[tuple[str, int], float] = field(default_factory=dict)
+    own: OwnTime = field(default_factory=OwnTime)
 
     def step_seconds(self, rows: int, requests: int, context: float, sampled: bool) -> float:
         """A step of `rows` packed rows, of `requests` with so many committed positions each on average."""

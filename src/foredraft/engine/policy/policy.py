@@ -50,7 +50,8 @@ class Policy:
         values, experiment: By what plans are compared since the last decision, and what the current step tries.
         held, held_steps, hold_steps: Requests of the last decision, steps since, and further steps it stands for.
         instant: Asks for drafts that are looked at before anything is decided.
-        surplus: Seconds that first drafts of this step took beyond what was expected.
+        called, surplus: Seconds of this step's calls of drafters that are not instant, and how many of these first
+            drafts took beyond what was expected.
         prices: What the current step costs; none where nobody leaves a choice.
         plain_seconds: What plain decoding would have taken for all tokens written so far.
     """
@@ -67,7 +68,7 @@ class Policy:
         self.held: set[int] = set()
         self.held_steps, self.hold_steps = 0, HOLD_STEPS
         self.instant = InstantDrafts()
-        self.surplus = 0.0
+        self.called = self.surplus = 0.0
         self.prices: StepPrices | None = None
         self.plain_seconds = 0.0
 
@@ -162,7 +163,7 @@ class Policy:
         """Whether what was decided before still stands, a few steps later and for mostly the same requests: acceptance
         moves slowly, and deciding takes time. Who has come since drafts nothing but what instant drafts bring."""
         self.held_steps += 1
-        self.experiment, self.surplus = None, 0.0
+        self.experiment, self.called, self.surplus, self.instant.seconds = None, 0.0, 0.0, 0.0
         if self.held_steps > self.hold_steps or (len(self.held) == 1) != (len(self.seats) == 1):
             return False
         known = sum(seat.id in self.held for seat in self.seats)
@@ -179,9 +180,9 @@ class Policy:
         ids = {seat.id for seat in self.seats}
         if ids.isdisjoint(self.held):
             self.decider.renew()
-        beginning = any(seat.work.chunk > 1 for seat in self.seats)  # had nothing to choose from yet
+        beginning = sum(seat.work.chunk > 1 for seat in self.seats)  # had nothing to choose from yet
         self.held, self.held_steps = ids, 0
-        self.hold_steps = 0 if beginning else hold_for(len(ids), prices.step(0))
+        self.hold_steps = hold_for(len(ids), prices.step(0)) if outlasts(beginning, len(ids)) else 0
 
     def final(self) -> list[Plan]:
         """What was decided, but for instant drafts worth more; an experiment waits where there is one of these."""
@@ -231,6 +232,7 @@ class Policy:
     def saw_draft(self, label: str, group: Sequence[Seat], seconds: float) -> None:
         """A drafter's first draft for a request reads the whole text so far: that says nothing of the next ones."""
         owner = group[0].known.ways[group[0].place].owner
+        self.called += seconds
         if all(owner in seat.known.called for seat in group):
             if self.teaches:
                 self.costs.saw_draft(label, len(group), seconds)
@@ -254,8 +256,10 @@ class Policy:
         whole, steady, teaches = draft + rest, all(work.chunk == 1 for work in batch), self.teaches
         self.decider.exploration.grow(whole * len(free) / len(batch), self.decider.recent)
         rows = sum(1 + len(work.tree) for work in batch)
-        if steady and teaches:
-            self.costs.saw_step(rows, len(batch), mean_context(batch), sampling(batch), rest)
+        if steady:
+            own = self.own_seconds(len(batch), rows, draft)
+            if teaches:
+                self.costs.saw_step(rows, len(batch), mean_context(batch), sampling(batch), rest + own)
         if self.experiment is not None:
             accepted = [len(seat.work.path) for seat in self.seats]
             self.decider.exploration.book(self.experiment.lost(accepted, self.values.rate, self.surplus))
@@ -269,6 +273,13 @@ class Policy:
         if not steady:  # prompts are read alike with and without drafts
             for running in free:
                 self.note_plain(running.request.statistics, whole / len(batch))
+
+    def own_seconds(self, requests: int, rows: int, draft: float) -> float:
+        """What drafting takes in such a step beside the drafters' calls and decisions, `draft` seconds with them."""
+        own, drafted = self.costs.own, rows > requests
+        if self.held_steps:
+            own.saw(requests, drafted, max(0.0, draft - self.called - self.instant.seconds))
+        return own.of(requests, drafted)
 
     @property
     def teaches(self) -> bool:
@@ -347,6 +358,12 @@ def hold_for(requests: int, plain_seconds: float) -> int:
     least = HOLD_STEPS if requests < MANY else HOLD_MORE
     worth = (DECIDING + DECIDING_EACH * requests) / (DECIDING_SHARE * plain_seconds)
     return max(least, min(HOLD_MOST, round(worth)))
+
+
+def outlasts(beginning: int, requests: int) -> bool:
+    """Whether a decision stands where so many of the requests begin: beside many, one or two that come are no reason to
+    look at all again."""
+    return MANY * beginning <= requests
 
 
 def patience(requests: int, idle: int) -> int:
