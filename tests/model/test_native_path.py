@@ -16,7 +16,7 @@ from foredraft.model.native_decoder import NativeDecoder, NativeHead
 from foredraft.model.native_program import released
 from foredraft.model.native_runtime import NotCovered, native_choice, runtime_for
 from foredraft.model.packed_model import load_packed_model
-from foredraft.model.target import load_model, load_target
+from foredraft.model.target import load_beside, load_model, load_target
 from foredraft.model.trial import agree
 
 KERNELS = ["avx512-bf16", "avx512", "portable"]
@@ -178,6 +178,17 @@ def test_auto_is_the_dtype_that_is_fast_on_the_path_that_runs_the_model(extensio
     assert load_model(covered, "auto", CpuDevice("off")).dtype is fast
     assert load_model(other, "auto", CpuDevice("auto")).dtype is fast
     assert load_model(covered, "fp32", CpuDevice("auto")).dtype is torch.float32
+
+
+def test_a_draft_model_off_the_native_path_is_in_what_torch_is_fast_in(extension, monkeypatch, tmp_path):
+    monkeypatch.setattr(CpuDevice, "fast_dtype", lambda self: torch.float32)
+    target = load_target("tiny", cache_tokens=64, native="auto")
+    covered = find_checkpoint(save_tiny(tiny_config("llama"), tmp_path / "covered"))
+    other = find_checkpoint(save_tiny(tiny_config("gpt2"), tmp_path / "other"))
+    assert load_beside(target, covered, "same").dtype is target.model.dtype is torch.bfloat16
+    assert load_beside(target, other, "auto").dtype is torch.float32
+    with pytest.raises(ModelError, match="cannot be run in int8: native kernels do not cover GPT2LMHeadModel$"):
+        load_beside(target, other, "int8")
 
 
 def test_int8_weights(extension, tmp_path):

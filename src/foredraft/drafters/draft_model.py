@@ -26,9 +26,8 @@ from foredraft.heads.chain_loop import ChainLoop
 from foredraft.model.layer_skips import NOTHING_SKIPPED, LayerSkips
 from foredraft.model.loading import find_checkpoint, load_tokenizer
 from foredraft.model.native_decoder import NativeDecoder
-from foredraft.model.packed_model import load_packed_model
 from foredraft.model.slot_pool import SlotPool
-from foredraft.model.target import ModelTarget
+from foredraft.model.target import ModelTarget, load_beside
 
 
 class DraftModelDrafter:
@@ -167,7 +166,6 @@ def make_draft_model(config: SpeculationConfig, target: ModelTarget) -> Drafter:
     matching = config.vocabulary_matching
     if matching != "auto" or not same_vocabulary(target.tokenizer, tokenizer):
         return make_foreign_draft_model(checkpoint, tokenizer, target, config)
-    place = target.place.for_drafts(config.draft_weights, target.model.dtype)
-    model = load_packed_model(checkpoint, target.model.dtype, place)
+    model = load_beside(target, checkpoint, config.draft_weights)
     model.attach(target.pool, f"draft_model {config.model} {len(target.pool.groups)}")  # engines may share a target
     return DraftModelDrafter(model, target.pool, context_length=checkpoint.capability.context_length)

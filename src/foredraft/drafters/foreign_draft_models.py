@@ -8,9 +8,9 @@ from foredraft.drafters.token_intersection import TokenIntersection
 from foredraft.drafters.token_text import TokenText
 from foredraft.drafters.vocabulary_bridge import VocabularyBridge
 from foredraft.model.loading import Checkpoint, vocabulary_of
-from foredraft.model.packed_model import PackedModel, load_packed_model
+from foredraft.model.packed_model import PackedModel
 from foredraft.model.slot_pool import SlotPool
-from foredraft.model.target import ModelTarget, affordable_slots
+from foredraft.model.target import ModelTarget, affordable_slots, load_beside
 
 SLOTS_A_TOKEN = 2  # the draft model's tokens may be shorter than the target's
 
@@ -29,8 +29,7 @@ def make_foreign_draft_model(
     by_tokens = config.vocabulary_matching == "tokens"
     if by_tokens:
         bridge.require_shared(checkpoint.name)
-    place = target.place.for_drafts(config.draft_weights, target.model.dtype)
-    model = load_packed_model(checkpoint, target.model.dtype, place)
+    model = load_beside(target, checkpoint, config.draft_weights)
     pool = own_pool(model, target)
     model.attach(pool, "draft_model")
     context = checkpoint.capability.context_length

@@ -47,6 +47,9 @@ class Device(Protocol):
     def native_dtype(self) -> torch.dtype:
         """What the native path computes fast in here; torch's where there is none."""
 
+    def drafts_elsewhere(self, dtype: torch.dtype) -> torch.dtype:
+        """What a draft model for a target in `dtype` is in off the native path; no text depends on it."""
+
     def native_decoder(self, module: nn.Module, windows: dict[int, int | None]) -> NativeDecoder:
         """Move a loaded module, whose layers have `windows`, into the native path; its linears lose their weights.
 
@@ -88,6 +91,9 @@ class CpuDevice:
         """bf16 whatever the CPU computes in: kernels widen it as they read, and a step takes what it reads."""
         return torch.bfloat16 if native_here(self.native) else self.fast_dtype()
 
+    def drafts_elsewhere(self, dtype: torch.dtype) -> torch.dtype:
+        return self.fast_dtype() if dtype is torch.bfloat16 else dtype
+
     def native_decoder(self, module: nn.Module, windows: dict[int, int | None]) -> NativeDecoder:
         runtime = runtime_for(self.native, next(module.parameters()).dtype)
         return native_decoder_of(module, windows, runtime, weights=self.weights, release=True)
@@ -126,6 +132,9 @@ class CudaDevice:
 
     def native_dtype(self) -> torch.dtype:
         return self.fast_dtype()
+
+    def drafts_elsewhere(self, dtype: torch.dtype) -> torch.dtype:
+        return dtype
 
     def native_decoder(self, module: nn.Module, windows: dict[int, int | None]) -> NativeDecoder:
         raise NotCovered("native kernels run on the CPU alone")

@@ -135,8 +135,12 @@ class PackedModel:
         return packed_logits(self.run, self.shapes, vocabulary, self.dtype, self.device, first)
 
 
-def load_packed_model(checkpoint: Checkpoint, dtype: torch.dtype, device: Device) -> PackedModel:
+def load_packed_model(
+    checkpoint: Checkpoint, dtype: torch.dtype, device: Device, *, elsewhere: torch.dtype | None = None
+) -> PackedModel:
     """Load `checkpoint` and take the fastest path that reproduces the module path.
+
+    Off the native path it is in the dtype `elsewhere`, where one is given: torch is slow in bf16 on many CPUs.
 
     Raises `ModelError` for a model that is broken or cannot be run exactly.
     """
@@ -149,6 +153,9 @@ def load_packed_model(checkpoint: Checkpoint, dtype: torch.dtype, device: Device
         reason = str(missing)
     possible = device.weights == SAME or not device.strict
     require(possible, f"model {checkpoint.name!r} cannot be run in {device.weights}: {reason}", ModelError)
+    if elsewhere not in (None, dtype):
+        del model  # before another one is read
+        return load_packed_model(checkpoint, elsewhere, device)
     if released(model.module):
         model = wrapped(checkpoint, dtype, device)
     path = device.prepare(model.module)

@@ -11,7 +11,6 @@ from foredraft.core.vocabulary import Vocabulary
 from foredraft.model.capture import States
 from foredraft.model.devices import Device, find_device, find_dtype, use_threads
 from foredraft.model.loading import Checkpoint, find_checkpoint, load_tokenizer, vocabulary_of
-from foredraft.model.native_decoder import NativeDecoder
 from foredraft.model.native_runtime import AUTO
 from foredraft.model.packed_model import PackedModel, load_packed_model
 from foredraft.model.slot_pool import SlotPool
@@ -96,10 +95,17 @@ def load_model(checkpoint: Checkpoint, dtype: str, place: Device) -> PackedModel
     """
     if dtype != AUTO:
         return load_packed_model(checkpoint, find_dtype(dtype, place), place)
-    model = load_packed_model(checkpoint, place.native_dtype(), place)
-    if isinstance(model.decoder, NativeDecoder) or model.dtype is place.fast_dtype():
-        return model
-    return load_packed_model(checkpoint, place.fast_dtype(), place)
+    return load_packed_model(checkpoint, place.native_dtype(), place, elsewhere=place.fast_dtype())
+
+
+def load_beside(target: ModelTarget, checkpoint: Checkpoint, weights: str) -> PackedModel:
+    """Load a draft model for `target`, with `weights` as of `SpeculationConfig.draft_weights`.
+
+    Raises `ModelError` for a model that cannot be run, `ConfigError` where int8 cannot be had.
+    """
+    dtype = target.model.dtype
+    place = target.place.for_drafts(weights, dtype)
+    return load_packed_model(checkpoint, dtype, place, elsewhere=place.drafts_elsewhere(dtype))
 
 
 def affordable_slots(model: PackedModel, place: Device) -> int:
