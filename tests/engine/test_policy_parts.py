@@ -301,6 +301,9 @@ def test_what_the_policy_itself_takes_counts_where_it_is_no_decision_and_no_call
     assert policy.own_seconds(4, 6, 1000.0) < 1.0  # a disturbance
     policy.held_steps = 0
     assert policy.own_seconds(4, 6, 7.0) == policy.costs.own.of(4, True)  # as held steps usually take
+    policy.costs.own.saw(64, True, 0.0)
+    policy.costs.own.saw(64, True, 0.5)
+    assert policy.costs.own.of(64, True) > 0.0  # nothing once is not nothing for ever
 
 
 def test_one_of_many_that_begins_is_no_reason_to_decide_again():

@@ -72,7 +72,8 @@ class OwnTime:
     def saw(self, requests: int, drafted: bool, seconds: float) -> None:
         kind = (size_class(requests), drafted)
         usual = self.seconds.get(kind, seconds)
-        self.seconds[kind] = usual + FOLLOW * (min(seconds, WILDEST * usual) - usual)
+        seen = min(seconds, WILDEST * usual) if usual else seconds
+        self.seconds[kind] = usual + FOLLOW * (seen - usual)
 
 
 @dataclass
