@@ -39,7 +39,7 @@ class Place:
     Attributes:
         target: The model: a folder, a hub id or an embedded name.
         dtype: Of weights and cache, as torch names it.
-        peer_dtype: Of the peers'; without bf16 arithmetic torch is twice as fast in fp32.
+        peer_dtype: Of the peers'; without bf16 arithmetic torch is faster in fp32.
         threads: CPU threads.
         cache_tokens: Tokens that the cache holds.
         most: Most requests at once.
