@@ -205,7 +205,8 @@ def test_a_second_interrupt_leaves_no_grace():
     engine = spelling_engine()
     with served(engine, ServerConfig(grace_seconds=600)) as live, httpx.Client() as client:
         with client.stream("POST", live.url + POSTS[0], json=ENDLESS | {"n": 8, "stream": True}) as response:
-            next(response.iter_lines())
+            lines = response.iter_lines()  # named, because httpx hangs up when the iterator is collected
+            next(lines)
             live.server.should_exit = True
             wait_until(lambda: live.service.stopping is not None)
             live.server.force_exit = True

@@ -108,7 +108,8 @@ def test_comments_come_while_nothing_else_does(spelling, held, monkeypatch):
 @pytest.mark.parametrize("n", [1, 4])
 def test_a_reader_who_leaves_frees_the_slots(spelling, n):
     with httpx.stream("POST", spelling.url + CHAT, json=ENDLESS | {"n": n}) as response:
-        next(response.iter_lines())
+        lines = response.iter_lines()  # named, because httpx hangs up when the iterator is collected
+        next(lines)
         wait_until(lambda: busy(spelling))
     wait_until(lambda: not busy(spelling))
 
