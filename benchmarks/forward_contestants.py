@@ -13,7 +13,8 @@ from serve_processes import SHOWN_LINES, STOP_SECONDS, ServerProcess, end_with_p
 
 from foredraft.core.errors import ConfigError, ForedraftError
 
-NATIVE, MODULE, TRANSFORMERS, LLAMA, OPENVINO = "native", "module", "transformers", "llama.cpp", "OpenVINO"
+NATIVE, INT8, MODULE = "native", "native int8", "module"
+TRANSFORMERS, LLAMA, OPENVINO = "transformers", "llama.cpp", "OpenVINO"
 HERE = Path(__file__).resolve().parent
 HUGGING_FACE, GGUF, OPENVINO_FOLDER = "transformers", "model.gguf", "openvino"  # in the folder of a shape
 NATIVE_LINE = "native path"  # how the line of a model begins that runs on it
@@ -57,9 +58,11 @@ def entrants(llama_python: str, openvino_python: str, kernels: str) -> dict[str,
     """Everybody there is, ours first."""
     ours = [sys.executable, str(HERE / "forward_foredraft.py")]
     build, name_llama = "build it with pip install ./native", "name a Python that has it with --llama-python"
+    native = {"model": HUGGING_FACE, "needs": ["foredraft_native"], "otherwise": build}
     every = [
-        Entrant(name=NATIVE, command=[*ours, kernels], model=HUGGING_FACE, needs=["foredraft_native"], otherwise=build),
-        Entrant(name=MODULE, command=[*ours, "off"], model=HUGGING_FACE),
+        Entrant(name=NATIVE, command=[*ours, kernels, "bf16"], **native),
+        Entrant(name=INT8, command=[*ours, kernels, "int8"], **native),
+        Entrant(name=MODULE, command=[*ours, "off", "bf16"], model=HUGGING_FACE),
         Entrant(name=TRANSFORMERS, command=[sys.executable, str(HERE / "forward_transformers.py")], model=HUGGING_FACE),
         Entrant(
             name=LLAMA,

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from statistics import median
 
-from forward_contestants import NATIVE, OPENVINO
-from forward_shapes import Shape
+from forward_contestants import INT8, NATIVE, OPENVINO
+from forward_shapes import INT8_BYTES, Shape
 from forward_turns import Turn, Writing
 
 from foredraft.evaluation.figures import spread
@@ -58,7 +58,7 @@ def cell_record(its: Sequence[Turn], turns: Sequence[Turn], shape: Shape) -> dic
         "context": first.context,
         "rows": first.rows,
         "bandwidth": bandwidth,
-        "weight_bytes": shape.weight_bytes,
+        "weight_bytes": shape.weight_bytes(),
         "cache_bytes": shape.cache_bytes * first.context,
         "contestants": {name: figures(name, its, ones, shape, bandwidth) for name in names_of(its)},
     }
@@ -68,7 +68,8 @@ def figures(name: str, its: Sequence[Turn], ones: Sequence[Turn], shape: Shape, 
     """One contestant in a cell; ratios are formed round by round, over the rounds in which it took part."""
     its = [turn for turn in its if name in turn.seconds]
     times = spread(seconds for turn in its for seconds in turn.seconds[name])
-    speed = shape.weight_bytes / times.median
+    weights = shape.weight_bytes(INT8_BYTES) if name == INT8 else shape.weight_bytes()
+    speed = weights / times.median
     both = speed + shape.cache_bytes * its[0].context / times.median
     return {
         "seconds": asdict(times),

@@ -1,6 +1,6 @@
-"""foredraft as a contestant of the benchmark of the forward: its packed forward on the path named on the command line.
+"""foredraft as a contestant of the benchmark of the forward: its packed forward on the path and in the format named.
 
-python benchmarks/forward_foredraft.py auto|off|KERNEL
+python benchmarks/forward_foredraft.py auto|off|KERNEL bf16|int8
 """
 
 import sys
@@ -24,15 +24,15 @@ CHUNK = 256
 
 
 class Foredraft:
-    def __init__(self, native: str):
+    def __init__(self, native: str, dtype: str):
         """On the path that `native` asks `load_target` for."""
-        self.native = native
+        self.native, self.dtype = native, dtype
         self.table: SlotTable | None = None
 
     def load(self, model: str, threads: int) -> dict:
         self.engine = self.table = None  # two large models at once are for nothing
         target = load_target(
-            model, dtype="bf16", device="cpu", threads=threads, cache_tokens=CACHE_TOKENS, native=self.native
+            model, dtype=self.dtype, device="cpu", threads=threads, cache_tokens=CACHE_TOKENS, native=self.native
         )
         self.engine = Engine(target, speculation=OFF, max_batch=1, prefix_cache=False)
         return {"torch": torch.__version__, "native": extension_version(), "path": target.model.path}
@@ -95,4 +95,4 @@ class Foredraft:
 
 
 if __name__ == "__main__":
-    serve(Foredraft(sys.argv[1]))
+    serve(Foredraft(*sys.argv[1:]))

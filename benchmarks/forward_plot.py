@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from drafter_markdown import table
-from forward_contestants import LLAMA, MODULE, NATIVE, OPENVINO, TRANSFORMERS
+from forward_contestants import INT8, LLAMA, MODULE, NATIVE, OPENVINO, TRANSFORMERS
 from forward_figures import (
     BANDWIDTH_SHARE,
     MANY_ROWS,
@@ -18,7 +18,14 @@ from rich.console import Console
 from rich.table import Table
 
 PAPER_WIDTH = 120  # columns where the output is no terminal
-COLOURS = {NATIVE: "#2166ac", MODULE: "#67a9cf", TRANSFORMERS: "#4d4d4d", LLAMA: "#d6912a", OPENVINO: "#b2182b"}
+COLOURS = {
+    NATIVE: "#2166ac",
+    INT8: "#1b7837",
+    MODULE: "#67a9cf",
+    TRANSFORMERS: "#4d4d4d",
+    LLAMA: "#d6912a",
+    OPENVINO: "#b2182b",
+}
 STYLES = ("-", "--", ":")  # of contexts
 SMALL = "small"
 LEFT_HEADINGS = ("rows", "contestant")

@@ -9,9 +9,11 @@ from random import Random
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from foredraft.model.int8_weights import GROUP
 from foredraft.model.loading import find_path
 
 BYTES = 2  # of a weight in bf16
+INT8_BYTES = 1 + 4 / GROUP  # with its share of a scale
 CONTEXT_LENGTH = 2048
 SPREAD = 0.03  # of random weights: attention tells positions apart, and rounding does not grow out of hand
 TOKENIZER_FILE, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
@@ -49,10 +51,9 @@ class Shape:
     def parameters(self) -> int:
         return self.read_parameters + (0 if self.tied else self.vocabulary * self.hidden)
 
-    @property
-    def weight_bytes(self) -> int:
-        """Bytes of weights that a forward reads."""
-        return self.read_parameters * BYTES
+    def weight_bytes(self, each: float = BYTES) -> int:
+        """Bytes of weights that a forward reads, `each` for one."""
+        return round(self.read_parameters * each)
 
     @property
     def cache_bytes(self) -> int:

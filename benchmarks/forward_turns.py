@@ -8,7 +8,7 @@ from statistics import median
 from time import perf_counter
 
 import torch
-from forward_contestants import MODULE, NATIVE, NATIVE_LINE, ContestantFailure, Worker
+from forward_contestants import INT8, MODULE, NATIVE, NATIVE_LINE, ContestantFailure, Worker
 from forward_models import Models
 from forward_shapes import CONTEXT_LENGTH, random_tokens
 from waiting import Waiting
@@ -23,7 +23,7 @@ FARTHEST = (
 )
 WRITE_CONTEXT = 128  # of the texts
 WARM_UP_TOKENS = 8
-OURS = (NATIVE, MODULE)
+OURS = (NATIVE, INT8, MODULE)
 TIMED = ("measure", "write")  # requests whose seconds count
 
 
@@ -204,7 +204,7 @@ def require_fit(name: str, about: Mapping[str, str], distance: float) -> None:
     """Raises `ContestantFailure` for logits of another model, and where `native` runs on another path."""
     if not distance <= FARTHEST:  # NaN is no fit
         raise ContestantFailure(f"its logits are {distance:.2g} off those of the weights in fp32")
-    if name == NATIVE and not about["path"].startswith(NATIVE_LINE):
+    if name in (NATIVE, INT8) and not about["path"].startswith(NATIVE_LINE):
         raise ContestantFailure(f"it runs on the {about['path']}")
 
 

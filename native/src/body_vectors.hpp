@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "kernels.hpp"
-#if WIDTH == 16
+#if WIDTH == 16 || DOTS
 #include <immintrin.h>
 #endif
 
@@ -72,50 +72,42 @@ ALWAYS_INLINE float sum_of(Vec v) {
     return sum;
 }
 
-// int8 numbers as weights of either type, which hold them exactly: nothing is rounded.
-ALWAYS_INLINE Vec single(const std::int8_t *p) {
-#if WIDTH == 16
-    return __builtin_convertvector((Ints)_mm512_cvtepi8_epi32(load<__m128i>(p)), Vec);
-#else
-    typedef std::int8_t Bytes __attribute__((vector_size(WIDTH)));
-    return __builtin_convertvector(__builtin_convertvector(load<Bytes>(p), Ints), Vec);
-#endif
-}
-
 // One or the other of each pair of numbers.
 ALWAYS_INLINE Vec half_of(const bf16 *p, int half) {
     const Bits both = load<Bits>(p);
     return (Vec)(half ? both & 0xffff0000u : both << 16);
 }
-ALWAYS_INLINE Vec half_of(const std::int8_t *p, int half) {
+
+#if DOTS
+ALWAYS_INLINE void put_int8(std::int8_t *to, Vec whole) {
+    const Ints numbers = __builtin_convertvector(whole, Ints);
 #if WIDTH == 16
-    const Ints both = (Ints)_mm512_cvtepi16_epi32(load<__m256i>(p));
+    store(to, _mm512_cvtepi32_epi8((__m512i)numbers));
 #else
-    typedef std::int16_t Halves __attribute__((vector_size(WIDTH * 2)));
-    const Ints both = __builtin_convertvector(load<Halves>(p), Ints);
+    typedef std::int8_t Bytes __attribute__((vector_size(WIDTH)));
+    store(to, __builtin_convertvector(numbers, Bytes));
 #endif
-    return __builtin_convertvector(half ? both >> 8 : (both << 24) >> 24, Vec);
 }
 
-ALWAYS_INLINE Bits pairs(const std::int8_t *p) {
+// Adds to each sum four numbers without a sign times four of the row.
+ALWAYS_INLINE Ints add_dots(Ints sum, Ints weights, const std::int8_t *row) {
+    std::int32_t four;
+    std::memcpy(&four, row, sizeof four);
 #if WIDTH == 16
-    const Bits lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    const Bits upper = lane * 0x00040004 + 0x00030001;  // the upper halves of 32 floats
-    return (Bits)_mm512_permutex2var_epi16((__m512i)single(p), (__m512i)upper, (__m512i)single(p + WIDTH));
+    return (Ints)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)weights, _mm512_set1_epi32(four));
 #else
-    return ((Bits)half_of(p, 0) >> 16) | ((Bits)half_of(p, 1) & 0xffff0000u);
+    return (Ints)_mm256_dpbusd_avx_epi32((__m256i)sum, (__m256i)weights, _mm256_set1_epi32(four));
 #endif
 }
+#endif
 
 // A step of a product takes so many `inputs` from each row, read as `Row`, and multiplies in so many `parts`.
 template <class T> struct Step;
 template <> struct Step<float> {
     static const int inputs = 1, parts = 1;
     typedef float Row;
-    typedef Vec Weight;
+    typedef Vec Weight, Sum;
     static Vec weight(const float *p, int) { return load<Vec>(p); }
-    static Vec weight(const std::int8_t *p, int) { return single(p); }
-    static Vec kept(const std::int8_t *p) { return single(p); }
     static Vec times(Vec sum, const float *row, Vec weight, int) { return sum + all(*row) * weight; }
 };
 #if PAIRS
@@ -123,9 +115,8 @@ template <> struct Step<bf16> {
     static const int inputs = 2, parts = 1;
     typedef bf16 Row;
     typedef Bits Weight;
+    typedef Vec Sum;
     static Bits weight(const bf16 *p, int) { return load<Bits>(p); }
-    static Bits weight(const std::int8_t *p, int) { return pairs(p); }
-    static Bits kept(const std::int8_t *p) { return pairs(p); }
     static Vec times(Vec sum, const bf16 *row, Bits weight, int) {
         std::uint32_t pair;
         std::memcpy(&pair, row, 4);
@@ -138,17 +129,43 @@ template <> struct Step<bf16> {
 template <> struct Step<bf16> {
     static const int inputs = 2, parts = 2;
     typedef float Row;
-    typedef Vec Weight;
+    typedef Vec Weight, Sum;
     static Vec weight(const bf16 *p, int part) { return half_of(p, part); }
-    static Vec weight(const std::int8_t *p, int part) { return half_of(p, part); }
-    static Bits kept(const std::int8_t *p) { return pairs(p); }
     static Vec times(Vec sum, const float *row, Vec weight, int part) { return sum + all(row[part]) * weight; }
 };
 #endif
 
+// Weights of int8 come INT8_OFFSET too large. Without an instruction for them, floats hold their sums: exactly, for they
+// stay below 2^24.
+template <> struct Step<std::int8_t> {
+#if DOTS
+    static const int inputs = INT8_INPUTS, parts = 1;
+    typedef std::int8_t Row;
+    typedef Ints Weight, Sum;
+    static const Row *row(const Int8Part &part) { return part.narrow; }
+    static void put(Int8Part &part, int i, Vec whole) { put_int8(part.narrow + i, whole); }
+    static Sum start(const Int8Part &part) { return part.start - Sum{}; }
+    static Vec wide(Ints sum) { return __builtin_convertvector(sum, Vec); }
+    static Ints weight(const std::uint8_t *p, int) { return load<Ints>(p); }
+    static Ints times(Ints sum, const std::int8_t *row, Ints weight, int) { return add_dots(sum, weight, row); }
+#else
+    static const int inputs = INT8_INPUTS, parts = INT8_INPUTS;
+    typedef float Row;
+    typedef Vec Weight, Sum;
+    static const Row *row(const Int8Part &part) { return part.wide; }
+    static void put(Int8Part &part, int i, Vec whole) { store(part.wide + i, whole); }
+    static Sum start(const Int8Part &part) { return all(float(part.start)); }
+    static Vec wide(Vec sum) { return sum; }
+    static Vec weight(const std::uint8_t *p, int part) {
+        return __builtin_convertvector((Ints)(load<Bits>(p) >> (8 * part) & 255), Vec);
+    }
+    static Vec times(Vec sum, const float *row, Vec weight, int part) { return sum + all(row[part]) * weight; }
+#endif
+};
+
 // One step of a register block: what `row(r)` gives of R rows against C vectors of weights.
 template <class T, int R, int C, class W, class Row>
-ALWAYS_INLINE void add_step(Vec (&sums)[R][C], const W *weights, const Row &row) {
+ALWAYS_INLINE void add_step(typename Step<T>::Sum (&sums)[R][C], const W *weights, const Row &row) {
 #pragma GCC unroll 2
     for (int part = 0; part < Step<T>::parts; part++) {
         typename Step<T>::Weight weight[C];

@@ -15,8 +15,14 @@ const KernelSet *const *kernel_sets() {
 #ifdef FOREDRAFT_AVX512BF16
                  &avx512_bf16_kernels,
 #endif
+#ifdef FOREDRAFT_AVX512VNNI
+                 &avx512_vnni_kernels,
+#endif
 #ifdef FOREDRAFT_AVX512
                  &avx512_kernels,
+#endif
+#ifdef FOREDRAFT_AVX2VNNI
+                 &avx2_vnni_kernels,
 #endif
 #ifdef FOREDRAFT_AVX2
                  &avx2_kernels,

@@ -10,6 +10,8 @@ namespace foredraft {
 const int PANEL = 16;         // columns of a weight that lie side by side
 const int MOST_PANELS = 4;    // panels of a group: what one chunk of a product computes
 const int INT8_GROUP = 64;    // inputs that share a scale
+const int INT8_INPUTS = 4;    // of a column that lie side by side
+const int INT8_OFFSET = 128;  // of a stored weight, so that it has no sign
 const int LANES = 16;         // queries that attend together
 const int MOST_HEAD = 512;    // numbers of a head
 const int MOST_ROWS = 48;     // of a product at once: their sums stay in the first-level cache
@@ -36,12 +38,25 @@ struct Sight {
     const std::uint16_t *own;    // [keys - context], a bit for each lane
 };
 
+// INT8_GROUP numbers of a row, rounded to whole ones from -127 to 127 times a scale, as the kernels at hand read them.
+struct Int8Part {
+    union {
+        std::int8_t narrow[INT8_GROUP];
+        float wide[INT8_GROUP];
+    };
+    float scale;
+    std::int32_t start;  // what makes up for weights that are stored INT8_OFFSET too large
+};
+
 template <class T> struct Kernels {
     // out[r][0 .. 16 panels) = a[r][0 .. inputs) times one group of a tiled weight, fp32; at most MOST_ROWS
     // rows, SUMS_APART apart in `out`.
     void (*product)(const T *a, std::ptrdiff_t stride, int rows, int inputs, int panels, const T *group, float *out);
-    // The same with int8 weights: for each 64 inputs 16 panels scales, then as many times 64 numbers.
-    void (*product_int8)(const T *a, std::ptrdiff_t stride, int rows, int inputs, int panels, const void *group,
+    // A row to int8, part after part; `inputs` are a multiple of INT8_GROUP.
+    void (*round_row)(const T *row, int inputs, Int8Part *out);
+    // The same product of rows in int8, `stride` parts apart, and int8 weights: for each INT8_GROUP inputs 16 panels
+    // scales, then the weights, INT8_INPUTS of a column side by side. Sums of a group are exact.
+    void (*product_int8)(const Int8Part *a, std::ptrdiff_t stride, int rows, int inputs, int panels, const void *group,
                          float *out);
     // out[i][lane] = keys[i] . queries[lane] for `count` keys; queries are packed by `pack_query`.
     void (*scores)(SlotRows<T> keys, std::int64_t start, std::int64_t count, int size, const T *queries, float *out);
@@ -74,7 +89,8 @@ struct KernelSet {
     const Kernels<float> *wide;
 };
 
-extern const KernelSet portable_kernels, avx2_kernels, avx512_kernels, avx512_bf16_kernels;
+extern const KernelSet portable_kernels, avx2_kernels, avx2_vnni_kernels, avx512_kernels, avx512_vnni_kernels,
+    avx512_bf16_kernels;
 const KernelSet &amx_kernels();
 const KernelSet &amx_double_kernels();
 

@@ -2,6 +2,7 @@
 #define WIDTH 8
 #define ROWS 6
 #define PAIRS 0
+#define DOTS 0
 #include "kernels_body.hpp"
 
 namespace foredraft {

@@ -2,6 +2,7 @@
 #define WIDTH 16
 #define ROWS 24
 #define PAIRS 0
+#define DOTS 0
 #include "kernels_body.hpp"
 
 namespace foredraft {

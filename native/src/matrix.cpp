@@ -56,9 +56,8 @@ template <class T> void Matrix<T>::lay_out(int group, const Weight &weight) {
     for (int column = 0; column < width; column++)
         if (int output = output_of(group, column); output >= 0)
             weight(output, rows.data() + std::size_t(column) * inputs_);
-    char *to = data_.as<char>() + group * group_bytes_;
-    if (int8_) lay_out_int8(rows.data(), to);
-    else lay_out_same(rows.data(), reinterpret_cast<T *>(to));
+    if (int8_) lay_out_int8(rows.data(), data_of(group));
+    else lay_out_same(rows.data(), reinterpret_cast<T *>(data_of(group)));
 }
 
 template <class T> void Matrix<T>::lay_out_same(const float *rows, T *to) const {
@@ -71,16 +70,16 @@ template <class T> void Matrix<T>::lay_out_same(const float *rows, T *to) const 
 
 template <class T> void Matrix<T>::read(int output, float *row) const {
     const int width = panels_ * PANEL, inner = step_inputs<T>, group = output / columns(), column = output % columns();
-    const T *from = reinterpret_cast<const T *>(data_.as<char>() + group * group_bytes_);
+    const T *from = reinterpret_cast<const T *>(data_of(group));
     for (int input = 0; input < inputs_; input++)
         row[input] = widened(from[(std::size_t(input / inner) * width + column) * inner + input % inner]);
 }
 
 template <class T> void Matrix<T>::lay_out_int8(const float *rows, char *to) const {
-    const int width = panels_ * PANEL, inner = step_inputs<T>;
+    const int width = panels_ * PANEL, inner = INT8_INPUTS;
     for (int start = 0; start < inputs_; start += INT8_GROUP) {
         float *scales = reinterpret_cast<float *>(to);
-        auto *numbers = reinterpret_cast<std::int8_t *>(scales + width);
+        auto *numbers = reinterpret_cast<std::uint8_t *>(scales + width);
         for (int column = 0; column < width; column++) {
             const float *from = rows + std::size_t(column) * inputs_ + start;
             float most = 0;
@@ -88,7 +87,7 @@ template <class T> void Matrix<T>::lay_out_int8(const float *rows, char *to) con
             scales[column] = rounded_to_half(std::max(most / 127, 1e-7f));
             for (int i = 0; i < INT8_GROUP; i++)
                 numbers[(i / inner * width + column) * inner + i % inner] =
-                    std::int8_t(std::clamp(std::nearbyint(from[i] / scales[column]), -127.0f, 127.0f));
+                    std::uint8_t(INT8_OFFSET + std::clamp(std::nearbyint(from[i] / scales[column]), -127.0f, 127.0f));
         }
         to += width * sizeof(float) + INT8_GROUP * width;
     }

@@ -29,15 +29,19 @@ template <class T> class Matrix {
     int columns() const { return panels_ * PANEL / (gated_ ? 2 : 1); }
 
     void product(const Kernels<T> &kernels, const T *a, std::ptrdiff_t stride, int rows, int group, float *out) const {
-        const char *from = data_.as<char>() + group * group_bytes_;
-        if (int8_) kernels.product_int8(a, stride, rows, inputs_, panels_, from, out);
-        else kernels.product(a, stride, rows, inputs_, panels_, reinterpret_cast<const T *>(from), out);
+        kernels.product(a, stride, rows, inputs_, panels_, reinterpret_cast<const T *>(data_of(group)), out);
+    }
+    // The same of rows in int8, for an int8 matrix.
+    void product(const Kernels<T> &kernels, const Int8Part *a, std::ptrdiff_t stride, int rows, int group,
+                 float *out) const {
+        kernels.product_int8(a, stride, rows, inputs_, panels_, data_of(group), out);
     }
 
     // Reads a row of the weight back, as a `Weight` does; of a plain matrix that is not int8.
     void read(int output, float *row) const;
 
   private:
+    char *data_of(int group) const { return data_.as<char>() + group * group_bytes_; }
     int output_of(int group, int column) const;
     void lay_out(int group, const Weight &weight);
     void lay_out_same(const float *rows, T *to) const;

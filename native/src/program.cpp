@@ -29,7 +29,9 @@ void share_product(Crew &crew, const Run<T> &run, const Matrix<T> &matrix, View 
         const int first = group * matrix.columns(), columns = std::min(matrix.columns(), matrix.outputs() - first);
         for (int start = 0; start < rows; start += MOST_ROWS) {
             const int part = std::min(MOST_ROWS, rows - start);
-            matrix.product(run.kernels, run.row(src, start), run.stride(src), part, group, sums);
+            if (const int parts = matrix.inputs() / INT8_GROUP; matrix.int8())
+                matrix.product(run.kernels, run.int8 + std::ptrdiff_t(start) * parts, parts, part, group, sums);
+            else matrix.product(run.kernels, run.row(src, start), run.stride(src), part, group, sums);
             for (int row = 0; row < part; row++) use(start + row, first, columns, sums + row * SUMS_APART);
         }
     });
@@ -114,21 +116,23 @@ template <class T> class TypedProgram final : public Program {
         if (residual) same_width(dst, *residual);
         const bool adds = residual != nullptr;
         const View other = adds ? *residual : dst;
-        push([=, rows = rows_of(), &weight, narrowed = in_type<T>(bias)](Crew &crew, Run<T> &run) {
+        const auto multiply = [=, rows = rows_of(), &weight, narrowed = in_type<T>(bias)](Crew &crew, Run<T> &run) {
             share_product(crew, run, weight, src, rows(run), [&](int row, int first, int columns, const float *sums) {
                 run.kernels.close(sums, narrowed.empty() ? nullptr : narrowed.data() + first,
                                   adds ? run.row(other, row) + first : nullptr, columns, run.row(dst, row) + first);
             });
-        });
+        };
+        push(multiply, rounding(weight, src));
     }
 
     void gated(View dst, View src, int matrix, Activation activation) override {
         const Matrix<T> &weight = fitting(matrix, src, dst, true);
-        push([=, rows = rows_of(), &weight](Crew &crew, Run<T> &run) {
+        const auto multiply = [=, rows = rows_of(), &weight](Crew &crew, Run<T> &run) {
             share_product(crew, run, weight, src, rows(run), [&](int row, int first, int columns, const float *sums) {
                 run.kernels.gate(sums, weight.columns(), columns, activation, run.row(dst, row) + first);
             });
-        });
+        };
+        push(multiply, rounding(weight, src));
     }
 
     void activation(View dst, View src, Activation activation) override {
@@ -211,14 +215,15 @@ template <class T> class TypedProgram final : public Program {
         require(offset >= 0 && offset <= MOST_WIDTH && weight.outputs() <= MOST_WIDTH,
                 "logits: the offset is negative or too large");
         needs_.logits(offset + weight.outputs());
-        push([=, &weight](Crew &crew, Run<T> &run) {
+        const auto multiply = [=, &weight](Crew &crew, Run<T> &run) {
             const int rows = run.order.wanted, width = run.order.logits_width;
             share_product(crew, run, weight, src, rows, [&](int row, int first, int columns, const float *sums) {
                 T *to = static_cast<T *>(run.order.logits) + std::ptrdiff_t(row) * width + offset + first;
                 run.kernels.close(sums, nullptr, nullptr, columns, to);
                 if (scale != 1 || softcap != 0) run.kernels.squeeze(to, scale, softcap, columns, to);
             });
-        });
+        };
+        push(multiply, rounding(weight, src));
     }
 
     void output(View src) override {
@@ -248,7 +253,8 @@ template <class T> class TypedProgram final : public Program {
         for (auto &buffer : buffers_) buffer.memory.ensure(rows * buffer.stride * sizeof(T));
         for (auto &scratch : scratch_) scratch.ensure(attention_scratch(order));
         turn(order);
-        Run<T> run{order, kernels_, buffers_, scratch_, angles_};
+        int8_.ensure(rows * int8_parts_ * sizeof(Int8Part));
+        Run<T> run{order, kernels_, buffers_, scratch_, angles_, int8_.as<Int8Part>()};
         threads_->run(2 * ops_.size() + order.kept.size(), [&](Crew &crew) {
             for (const Op &op : ops_)
                 if (runs(op.section, order.skipped)) {
@@ -274,6 +280,18 @@ template <class T> class TypedProgram final : public Program {
         bool selected;
         int operator()(const Run<T> &run) const { return selected ? run.order.wanted : run.order.rows; }
     };
+
+    // What comes before a product by an int8 matrix; nothing before another.
+    Body rounding(const Matrix<T> &matrix, View src) {
+        if (!matrix.int8()) return nullptr;
+        const int parts = src.width / INT8_GROUP;
+        int8_parts_ = std::max(int8_parts_, parts);
+        return [=, rows = rows_of()](Crew &crew, Run<T> &run) {
+            share_rows(crew, rows(run), src.width, [&](int row) {
+                run.kernels.round_row(run.row(src, row), src.width, run.int8 + std::ptrdiff_t(row) * parts);
+            });
+        };
+    }
 
     void check(const View &view) const {
         require(view.buffer >= 0 && view.buffer < int(buffers_.size()), "there is no such buffer");
@@ -340,6 +358,8 @@ template <class T> class TypedProgram final : public Program {
     std::vector<Rotary> rotaries_;
     std::vector<Angles> angles_;
     std::vector<Memory> scratch_;
+    Memory int8_;
+    int int8_parts_ = 0;  // of a row, at most
     std::vector<Op> ops_;
     Needs needs_;
     std::mutex one_run_;

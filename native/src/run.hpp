@@ -25,6 +25,7 @@ template <class T> struct Run {
     std::vector<Buffer<T>> &buffers;
     std::vector<Memory> &scratch;  // a thread's own
     std::vector<Angles> &angles;   // of each rotary embedding
+    Int8Part *int8;                // rows of the product at hand, where its matrix is int8
 
     T *row(const View &view, int row) const {
         const auto &buffer = buffers[view.buffer];

@@ -19,6 +19,7 @@ from forward import command
 from forward_contestants import (
     GGUF,
     HUGGING_FACE,
+    INT8,
     LLAMA,
     MODULE,
     NATIVE,
@@ -88,7 +89,7 @@ def writing(shape: str, number: int = 0, **milliseconds: float) -> Writing:
 
 def floor(shape: str) -> float:
     """Milliseconds in which memory gives the weights."""
-    return SHAPES[shape].weight_bytes / 20e9 * 1e3
+    return SHAPES[shape].weight_bytes() / 20e9 * 1e3
 
 
 def verdicts(turns: list[Turn], writings: list[Writing]) -> dict[str, bool | None]:
@@ -142,7 +143,7 @@ def test_ratios_are_formed_round_by_round():
 def test_bytes_a_second_count_the_weights_once():
     cell = findings([turn(context=1024, rows=8, native=20)], [], SHAPES)["cells"][0]
     ours = cell["contestants"][NATIVE]
-    assert ours["weights_per_second"] == pytest.approx(SHAPES["110m"].weight_bytes / 0.02)
+    assert ours["weights_per_second"] == pytest.approx(SHAPES["110m"].weight_bytes() / 0.02)
     assert ours["bandwidth_share"] == pytest.approx(ours["weights_per_second"] / 20e9)
     assert ours["bandwidth_share_with_cache"] > ours["bandwidth_share"]
     assert cell["cache_bytes"] == 12 * 2 * 4 * 64 * 2 * 1024
@@ -194,7 +195,7 @@ def test_sizes_of_a_shape_are_those_of_the_module(shape):
     module = LlamaForCausalLM(shape.config())
     assert shape.parameters == sum(parameter.numel() for parameter in module.parameters())
     embedding = module.get_input_embeddings().weight.numel()
-    assert shape.weight_bytes == 2 * (shape.parameters - (0 if shape.tied else embedding))
+    assert shape.weight_bytes() == 2 * (shape.parameters - (0 if shape.tied else embedding))
 
 
 def test_the_shapes_are_as_large_as_their_names_say():
@@ -409,14 +410,14 @@ def test_logits_that_are_no_numbers_do_not_fit():
 
 def test_contestants_without_their_python_are_left_out():
     every = entrants("/no/such/python", sys.executable, "auto")
-    assert list(every) == [NATIVE, MODULE, TRANSFORMERS, LLAMA, OPENVINO]
+    assert list(every) == [NATIVE, INT8, MODULE, TRANSFORMERS, LLAMA, OPENVINO]
     here, left_out = chosen(every, [MODULE, LLAMA])
     assert list(here) == [MODULE] and left_out == {LLAMA: "/no/such/python: No such file or directory"}
     lacking = replace(every[LLAMA], command=[sys.executable], needs=["no_such_module"])
     assert lacking.missing() == (
         "ModuleNotFoundError: No module named 'no_such_module'; name a Python that has it with --llama-python"
     )
-    with pytest.raises(ConfigError, match="contestant 'vllm' is not known; known: native, module"):
+    with pytest.raises(ConfigError, match="contestant 'vllm' is not known; known: native, native int8, module"):
         chosen(every, ["vllm"])
 
 
@@ -476,7 +477,7 @@ def test_the_tokenizer_knows_every_token(tmp_path):
     assert tokenizer.encode("def add(a, b):\n") == embedded.encode("def add(a, b):\n")
 
 
-@pytest.mark.parametrize("name", [MODULE, TRANSFORMERS, NATIVE])
+@pytest.mark.parametrize("name", [MODULE, TRANSFORMERS, NATIVE, INT8])
 def test_a_forward_leaves_the_cache_as_it_was(models, name):
     """Whatever was computed behind it, a text that begins with what the cache holds goes on in the same way."""
     contestant = made(name)
@@ -500,9 +501,10 @@ def made(name: str):
         return Transformers()
     from forward_foredraft import Foredraft
 
-    if name == NATIVE:
-        pytest.importorskip("foredraft_native")
-    return Foredraft("auto" if name == NATIVE else "off")
+    if name == MODULE:
+        return Foredraft("off", "bf16")
+    pytest.importorskip("foredraft_native")
+    return Foredraft("auto", "int8" if name == INT8 else "bf16")
 
 
 def test_write_model_is_the_same_for_a_seed(tmp_path):

@@ -24,6 +24,13 @@ ALWAYS = -1
 View = tuple[int, int, int]  # buffer, first column, columns
 
 
+def rounded_rows(x: Tensor) -> Tensor:
+    """Rows [..., in] as int8 weights see them: each group of inputs rounded to int8 times a scale of its own."""
+    groups = x.unflatten(-1, (-1, GROUP))
+    most = groups.abs().amax(-1, keepdim=True)
+    return ((groups * (127 / most.clamp_min(1e-30))).round() * (most / 127)).flatten(-2)
+
+
 class ReferenceCache:
     """Keys and values by layer, [slots, G, D] each."""
 
@@ -56,6 +63,7 @@ class ReferenceProgram:
         self.dtype = DTYPES[dtype]
         self.widths: list[int] = []
         self.matrices: list[Tensor] = []  # fp32
+        self.int8: set[int] = set()  # of the matrices
         self.rotaries: list[tuple[Tensor, float]] = []
         self.weight_bytes = 0
         self.ops: list[tuple[int, Callable[[Run], None]]] = []
@@ -70,6 +78,7 @@ class ReferenceProgram:
     def matrix(self, weight: Tensor, form: str) -> int:
         assert weight.dtype == self.dtype and weight.ndim == 2
         if form == "int8":
+            self.int8.add(len(self.matrices))
             whole, scale = quantized(weight.float())
             weight = (whole.unflatten(1, (-1, GROUP)).float() * scale.float()[..., None]).flatten(1)
         self.weight_bytes += weight.numel() + 2 * weight.numel() // GROUP if form == "int8" else weight.nbytes
@@ -127,11 +136,14 @@ class ReferenceProgram:
         unit = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps)
         return (unit if wide else self.twice(unit)) * weight.float()
 
+    def product(self, x: Tensor, matrix: int) -> Tensor:
+        return (rounded_rows(x) if matrix in self.int8 else x) @ self.matrices[matrix].T
+
     def linear(
         self, dst: View, src: View, matrix: int, bias: Tensor | None = None, residual: View | None = None
     ) -> None:
         def work(run: Run) -> None:
-            out = self.read(run, src) @ self.matrices[matrix].T
+            out = self.product(self.read(run, src), matrix)
             out = out if bias is None else out + bias.float()
             self.write(run, dst, out if residual is None else self.read(run, residual) + self.twice(out))
 
@@ -139,7 +151,7 @@ class ReferenceProgram:
 
     def gated(self, dst: View, src: View, matrix: int, activation: str) -> None:
         def work(run: Run) -> None:
-            gate, up = (self.read(run, src) @ self.matrices[matrix].T).chunk(2, dim=-1)
+            gate, up = self.product(self.read(run, src), matrix).chunk(2, dim=-1)
             shape = self.twice(ACTIVATIONS[activation](self.twice(gate)))
             self.write(run, dst, shape * self.twice(up))
 
@@ -269,7 +281,7 @@ class ReferenceProgram:
         def work(run: Run) -> None:
             if run.logits is None:
                 return
-            out = self.twice(self.read(run, src) @ self.matrices[matrix].T) * scale
+            out = self.twice(self.product(self.read(run, src), matrix)) * scale
             out = softcap * torch.tanh(out / softcap) if softcap else out
             run.logits[:, offset : offset + out.shape[1]] = self.rounded(out)
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from packed_scene import PROMPTS, play
 from packed_sequence import PackedSequence, assert_rows_close, take_in_runs, take_interleaved
-from reference_program import ReferenceRuntime
+from reference_program import ReferenceRuntime, rounded_rows
 from tiny_models import VOCABULARY, load_plain, save_tiny, tiny_config
 
 from foredraft.core.draft_tree import DraftTree
@@ -185,10 +185,11 @@ def test_the_trial_holds_at_both_ends_of_the_context(folder, name):
 
 @torch.no_grad()
 def rounded_to_int8(module: torch.nn.Module) -> torch.nn.Module:
-    """`module` in fp32 with what is left of its matrices in int8."""
+    """`module` in fp32 with what is left of its matrices in int8, and of the rows they multiply."""
     module = deepcopy(module).float()
     for linear in module.modules():
         if type(linear) is torch.nn.Linear:
+            linear.register_forward_pre_hook(lambda _, args: rounded_rows(args[0]))
             whole, scale = quantized(linear.weight)
             linear.weight.copy_((whole.unflatten(1, (-1, GROUP)).float() * scale.float()[..., None]).flatten(1))
     return module
