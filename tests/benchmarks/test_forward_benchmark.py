@@ -150,6 +150,12 @@ def test_bytes_a_second_count_the_weights_once():
     assert ours["to_one_row"] is None  # no cell of one row was measured
 
 
+def test_int8_reads_a_byte_a_weight_and_its_scales():
+    (cell,) = findings([turn(**{NATIVE: 20, INT8: 20})], [], SHAPES)["cells"]
+    bf16, int8 = (cell["contestants"][name]["weights_per_second"] for name in (NATIVE, INT8))
+    assert int8 / bf16 == pytest.approx((1 + 4 / 64) / 2)
+
+
 def test_who_fails_in_a_later_round_keeps_what_it_has_shown():
     turns = [turn(native=10, module=20), turn(number=1, native=10)]
     texts = [writing("110m", native=10, module=20), writing("110m", 1, native=10)]

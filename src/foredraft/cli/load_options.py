@@ -24,8 +24,8 @@ class LoadOptions:
             weights, bf16 cache.
         device: auto, cpu, cuda or cuda:N.
         threads: CPU threads; torch chooses when none are given.
-        native: Kernels of the native CPU path: auto (the best here), off, or one of amx-bf16, avx512-bf16,
-            avx512-vnni, avx512, avx2-vnni, avx2 and portable; when not given the environment's FOREDRAFT_NATIVE, else auto.
+        native: Kernels of the native CPU path: auto (the best here), off, or one of amx-bf16, avx512-bf16, avx512-vnni,
+            avx512, avx2-vnni, avx2 and portable; when not given the environment's FOREDRAFT_NATIVE, else auto.
         cache_tokens: Tokens the cache holds; when not given it is sized from the context and free memory.
         max_batch: Most requests that run at once.
         draft_rows: Most draft nodes of one step over all requests, where drafter auto chooses.
