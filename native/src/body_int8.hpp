@@ -9,19 +9,20 @@ typedef Step<std::int8_t> Int8Step;
 
 ALWAYS_INLINE Vec absolute(Vec v) { return (Vec)((Bits)v & 0x7fffffffu); }
 ALWAYS_INLINE Vec nearest(Vec v) {
-    const float magic = 12582912;  // 1.5 * 2^23: beyond it floats are whole numbers
-    return v + magic - magic;
+    const float shift = 12582912;  // 1.5 * 2^23: there floats are whole numbers
+    return v + shift - shift;
 }
+
 #if WIDTH == 16
 ALWAYS_INLINE float largest_of(Vec v) { return _mm512_reduce_max_ps((__m512)v); }
-ALWAYS_INLINE std::int32_t whole_sum(Vec v) { return std::int32_t(_mm512_reduce_add_ps((__m512)v)); }
+ALWAYS_INLINE float whole_sum(Vec v) { return _mm512_reduce_add_ps((__m512)v); }
 #else
 ALWAYS_INLINE float largest_of(Vec v) {
     float most = 0;
     for (int i = 0; i < WIDTH; i++) most = v[i] > most ? v[i] : most;
     return most;
 }
-ALWAYS_INLINE std::int32_t whole_sum(Vec v) { return std::int32_t(sum_of(v)); }
+ALWAYS_INLINE float whole_sum(Vec v) { return sum_of(v); }
 #endif
 
 template <class T> void round_row(const T *row, int inputs, Int8Part *out) {
@@ -35,8 +36,10 @@ template <class T> void round_row(const T *row, int inputs, Int8Part *out) {
             Int8Step::put(*out, i, whole);
             sum += whole;
         }
-        out->scale = largest > least ? largest / 127 : 0;
-        out->start = -INT8_OFFSET * whole_sum(sum);
+        const float total = whole_sum(sum);
+        const bool sound = total == total;
+        out->scale = sound ? (largest > least ? largest / 127 : 0) : total;
+        out->start = sound ? -INT8_OFFSET * std::int32_t(total) : 0;
     }
 }
 

@@ -40,12 +40,12 @@ struct Sight {
 
 // INT8_GROUP numbers of a row, rounded to whole ones from -127 to 127 times a scale, as the kernels at hand read them.
 struct Int8Part {
+    float scale;         // NaN where one of the numbers is none
+    std::int32_t start;  // what makes up for weights that are stored INT8_OFFSET too large
     union {
         std::int8_t narrow[INT8_GROUP];
         float wide[INT8_GROUP];
     };
-    float scale;
-    std::int32_t start;  // what makes up for weights that are stored INT8_OFFSET too large
 };
 
 template <class T> struct Kernels {

@@ -39,6 +39,16 @@ def test_the_largest_sums_do_not_saturate(kernels, sign):
 
 
 @pytest.mark.parametrize("kernels", KERNELS)
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+def test_what_is_no_number_shows_in_its_own_row(kernels, bad):
+    weight, x = whole_numbers(OUTPUTS, 1), whole_numbers(3, 2)
+    wanted = x @ weight.T
+    x[1, 70] = bad
+    got = int8_product(kernels, weight, x)
+    assert got[1].isnan().all() and torch.equal(got[::2], wanted[::2])
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
 def test_groups_of_any_size_are_rounded_for_themselves(kernels):
     weight = whole_numbers(OUTPUTS, 3)
     x = torch.randn(6, INPUTS, generator=torch.Generator().manual_seed(4))
