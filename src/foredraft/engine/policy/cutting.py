@@ -46,6 +46,8 @@ class Cutting:
             if self.may_cut(seat, tree):
                 seat.offer(tree)
         offers = [seat.offers[seat.place] for seat in self.seats if seat.place in seat.offers]
+        if not offers:
+            return whole
         rows, before = sum(len(tree) for _, tree in whole), [(offer.nodes, offer.gain) for offer in offers]
         self.cut(offers, rows=rows, gain=sum(seat.expected for seat, _ in whole))
         self.keep_new(offers, before, rows, rate, exploration)
