@@ -8,6 +8,8 @@ in bf16 and on the same threads; it works while it is asked, and the record show
 take turns cell by cell over several rounds, a different one first each time. What memory gives is measured in every
 round: the faster of two ways to read a buffer. After the cells everybody writes texts, one token a forward.
 
+The native path takes part a second time with int8 weights: for itself, the verdicts are of bf16.
+
 llama.cpp computes the rows as one batch of its `llama_decode`. OpenVINO GenAI writes one token a forward, so its rows
 are computed by OpenVINO itself, on the same stateful model.
 
@@ -70,8 +72,8 @@ def main(
     """Measure, print, and write OUTPUT (JSON, anew after every sweep over the rows) with a picture beside it.
 
     Args:
-        contestants: Names with commas between them: native, module, transformers, llama.cpp, OpenVINO; all that can
-            take part where none is given.
+        contestants: Names with commas between them: native, native int8, module, transformers, llama.cpp, OpenVINO; all
+            that can take part where none is given.
         shapes: Names with commas between them: 31m, 110m, 350m.
         contexts: Positions that the cache holds before the rows.
         rows: Tokens that one forward computes.
