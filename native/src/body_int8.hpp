@@ -80,12 +80,9 @@ template <int P>
 void int8_rows(const Int8Part *a, std::ptrdiff_t stride, int rows, std::ptrdiff_t apart, const std::uint8_t *weights,
                const float *scales, float *out) {
     typedef Blocks<Int8Blocks<P>, P> Own;
-    const int blocks = (rows + Own::most - 1) / Own::most;
-    for (int row = 0, left = blocks; left > 0; left--) {
-        const int height = (rows - row + left - 1) / left;
-        Own::of(height)(a + row * stride, stride, apart, weights, scales, out + row * SUMS_APART, row == 0);
-        row += height;
-    }
+    even_blocks(rows, Own::most, [&](int block, int row, int height) {
+        Own::of(height)(a + row * stride, stride, apart, weights, scales, out + row * SUMS_APART, block == 0);
+    });
 }
 
 inline void int8_panels(const Int8Part *a, std::ptrdiff_t stride, int rows, int panels, const std::uint8_t *weights,

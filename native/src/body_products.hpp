@@ -49,6 +49,16 @@ template <class Own, int P> struct Blocks {
     }
 };
 
+// Cuts `rows` into the fewest blocks of at most `most`, as even as can be: `use(block, row, height)`.
+template <class Use> ALWAYS_INLINE void even_blocks(int rows, int most, const Use &use) {
+    const int blocks = (rows + most - 1) / most;
+    for (int block = 0, row = 0; block < blocks; block++) {
+        const int height = (rows - row + blocks - block - 1) / (blocks - block);
+        use(block, row, height);
+        row += height;
+    }
+}
+
 template <class T, int P> struct Same {
     typedef void (*Block)(const typename Step<T>::Row *, std::ptrdiff_t, int, std::ptrdiff_t, const T *, float *, bool,
                           Ahead);
@@ -75,13 +85,11 @@ void rows_product(const typename Step<T>::Row *a, std::ptrdiff_t stride, int row
     for (int start = 0; start < steps; start += most) {
         const int part = steps - start < most ? steps - start : most;
         const char *next = (const char *)(group + part * apart);
-        int row = 0;
-        for (int block = 0; block < blocks; block++) {
-            const int height = (rows - row + blocks - block - 1) / (blocks - block), asked = block * share;
+        even_blocks(rows, Own::most, [&](int block, int row, int height) {
+            const int asked = block * share;
             Own::of(height)(a + row * stride, stride, part, apart, group, out + row * SUMS_APART, more || start > 0,
                             {next + asked * LINE, lines - asked < share ? lines - asked : share, width});
-            row += height;
-        }
+        });
         a += part * Step<T>::inputs;
         group += part * apart;
     }
