@@ -10,6 +10,7 @@ from foredraft.engine.engine import Engine
 from foredraft.engine.policy import policy
 from foredraft.engine.policy.cutting import Cutting
 from foredraft.engine.policy.decision import Decider, Decision
+from foredraft.engine.policy.live_costs import LiveCosts
 from foredraft.engine.policy.portfolio import options_for
 from foredraft.model.scripted_target import ScriptedTarget
 
@@ -44,7 +45,15 @@ class Restless(Decider):
 
 
 @pytest.fixture
-def restless(engine: Engine, monkeypatch: pytest.MonkeyPatch):
+def steady(engine: Engine, steady_costs: LiveCosts, monkeypatch: pytest.MonkeyPatch) -> Engine:
+    """The same engine, whose costs stay what they are."""
+    monkeypatch.setattr(engine.policy, "costs", steady_costs)
+    return engine
+
+
+@pytest.fixture
+def restless(steady: Engine, monkeypatch: pytest.MonkeyPatch):
+    engine = steady
     kept, engine.policy.decider = engine.policy.decider, Restless()
     monkeypatch.setattr(policy, "hold_for", lambda requests, plain_seconds: 0)
     monkeypatch.setattr(Cutting, "instant", lambda self, plans: plans)
@@ -96,15 +105,15 @@ def test_other_rules_run_under_auto(restless: Engine, rule: str):
     assert [o.token_ids for o in greedy] == [o.token_ids for o in restless.generate(PROMPTS[:2], GREEDY, OFF)]
 
 
-def test_forced_tokens_and_an_expected_text_are_drafted_where_there_are_any(engine: Engine):
+def test_forced_tokens_and_an_expected_text_are_drafted_where_there_are_any(steady: Engine):
     guided = SamplingParams(max_new_tokens=24, guided_regex='\\{"name": "[A-Z][a-z]{2,9}", "age": [0-9]{1,2}\\}')
     beside_few = SpeculationConfig(method="auto", drafters="medusa")  # whom else it may ask depends on times
-    [plain] = engine.generate("A person as JSON: ", guided, OFF)
-    [output] = engine.generate("A person as JSON: ", guided, beside_few)
+    [plain] = steady.generate("A person as JSON: ", guided, OFF)
+    [output] = steady.generate("A person as JSON: ", guided, beside_few)
     assert output.token_ids == plain.token_ids and output.statistics.accepted_by["grammar"] > 0
-    [plain] = engine.generate(PROMPTS[3], SEEDED, OFF)
+    [plain] = steady.generate(PROMPTS[3], SEEDED, OFF)
     expecting = SpeculationConfig(method="auto", drafters="prediction, medusa", prediction=plain.text)
-    [output] = engine.generate(PROMPTS[3], SEEDED, expecting)
+    [output] = steady.generate(PROMPTS[3], SEEDED, expecting)
     assert output.token_ids == plain.token_ids and output.statistics.accepted_by["prediction"] > 10
 
 
@@ -145,13 +154,13 @@ def test_the_engines_limit_on_draft_rows_holds(restless: Engine, monkeypatch: py
     assert (sum(output.statistics.drafted for output in outputs) > 0) == (limit > 0)
 
 
-def test_statistics_say_what_was_chosen_and_what_it_gained(engine: Engine):
-    [output] = engine.generate(PROMPTS[0], GREEDY, AUTO)
+def test_statistics_say_what_was_chosen_and_what_it_gained(steady: Engine):
+    [output] = steady.generate(PROMPTS[0], GREEDY, AUTO)
     statistics = output.statistics
     assert sum(statistics.choices.values()) == statistics.rounds
     assert statistics.speed_up > 0
-    engine.generate(PROMPTS * 3, GREEDY, AUTO)  # an experiment waits for a step without instant drafts
-    report = engine.policy.report()
+    steady.generate(PROMPTS * 3, GREEDY, AUTO)  # an experiment waits for a step without instant drafts
+    report = steady.policy.report()
     assert report["speed_up"] > 0 and 0 <= report["exploration_share"] < 1 and report["experiments"] > 0
 
 

@@ -10,6 +10,7 @@ from foredraft.serving import engine_loop
 pytestmark = pytest.mark.anyio
 
 
+@pytest.mark.usefixtures("steady_costs")
 @pytest.mark.parametrize("quiet", [0.01, 60.0])
 async def test_what_was_learned_is_on_disk_when_it_is_quiet_and_at_the_end(quiet, tmp_path, monkeypatch):
     monkeypatch.setenv("FOREDRAFT_CACHE", str(tmp_path))
