@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "arguments.hpp"
-#include "chain.hpp"
+#include "draft_loop.hpp"
 #include "py_program.hpp"
 #include "require.hpp"
 
@@ -129,63 +129,80 @@ void run(PyProgram &self, const PyCache *cache, const Tensor &tokens, const Tens
     program.run(order);
 }
 
-// ------------------------------------------------------------------------------------------------------- chains
+// ------------------------------------------------------------------------------------------------------- drafts
 
-// (tokens wanted, context, first slot or -1, slots or None, pending tokens, divisor, keys of the noise, log-chance of
-// the path below which no further token is drafted)
-Chain chain_of(nb::handle entry, Tensors &alive) {
+// (longest path, rows of a level, nodes kept, context, first slot or -1, slots of context and pending tokens or None,
+// pending tokens, slots for drafted rows, divisor, keys of the noise, log-chance of a path below which nothing more is
+// drafted behind it)
+Draft draft_of(nb::handle entry, Tensors &alive) {
     const nb::tuple parts = nb::cast<nb::tuple>(entry);
-    require(parts.size() == 8, "a chain is depth, context, first slot, slots, pending tokens, divisor, keys and least");
-    Chain chain{};
-    chain.depth = nb::cast<int>(parts[0]);
-    chain.context = nb::cast<std::int64_t>(parts[1]);
-    chain.first = nb::cast<std::int64_t>(parts[2]);
-    chain.pending = nb::cast<std::vector<std::int64_t>>(parts[4]);
-    chain.divisor = nb::cast<float>(parts[5]);
-    chain.keys = nb::cast<std::vector<std::int64_t>>(parts[6]);
-    chain.least = nb::cast<double>(parts[7]);
-    require(chain.depth >= 1, "a chain has a depth");
-    chain.list = slots_of(parts[3], chain.first, chain.context, chain.rows(), alive);
-    return chain;
+    require(parts.size() == 11, "a draft is depth, width, nodes, context, first slot, slots, pending tokens, slots for "
+                                "drafted rows, divisor, keys and least");
+    Draft draft{};
+    draft.depth = nb::cast<int>(parts[0]);
+    draft.width = nb::cast<int>(parts[1]);
+    draft.most = nb::cast<int>(parts[2]);
+    draft.context = nb::cast<std::int64_t>(parts[3]);
+    draft.first = nb::cast<std::int64_t>(parts[4]);
+    draft.pending = nb::cast<std::vector<std::int64_t>>(parts[6]);
+    draft.room = nb::cast<std::vector<std::int64_t>>(parts[7]);
+    draft.divisor = nb::cast<float>(parts[8]);
+    draft.keys = nb::cast<std::vector<std::int64_t>>(parts[9]);
+    draft.least = nb::cast<double>(parts[10]);
+    draft.list = slots_of(parts[5], draft.first, draft.context, std::int64_t(draft.pending.size()), alive);
+    return draft;
 }
 
 // The features of all pending rows, as wide as the program reads them; null where it reads none.
-const void *features_of(const std::optional<Tensor> &features, const Program &program, const ChainOrder &order,
-                        const std::vector<Chain> &chains) {
+const void *features_of(const std::optional<Tensor> &features, const Program &program, const DraftOrder &order,
+                        const std::vector<Draft> &drafts) {
     const Demands demands = program.demands(order.first_skipped);
     if (demands.inputs.empty()) return nullptr;
     require(features.has_value(), "the program reads features: pass a tensor of them");
     std::size_t rows = 0;
-    for (const Chain &chain : chains) rows += chain.pending.size();
+    for (const Draft &draft : drafts) rows += draft.pending.size();
     require_rows(*features, rows, std::size_t(demands.inputs[0]), "features");
     return numbers(*features, program.narrow(), "features");
 }
 
-nb::tuple draft_chain(PyProgram &self, const PyCache *cache, const nb::list &entries,
-                      const std::optional<Tensor> &features, const std::optional<Tensor> &ids, int width,
-                      const std::vector<int> &first_skip, const std::vector<int> &skip) {
+// (tokens, parents among them or -1, log-chances, places of their slots in the room or -1) of the nodes kept
+nb::tuple told(const Draft &draft) {
+    std::vector<std::int64_t> tokens;
+    std::vector<int> parents, places, now(draft.nodes.size());
+    std::vector<double> gains;
+    for (int node : draft.kept()) {
+        const Drafted &own = draft.nodes[node];
+        now[node] = int(tokens.size());
+        tokens.push_back(own.token);
+        parents.push_back(own.parent == NO_PARENT ? NO_PARENT : now[own.parent]);
+        gains.push_back(own.gain);
+        places.push_back(own.place);
+    }
+    return nb::make_tuple(tokens, parents, gains, places);
+}
+
+nb::list run_all(PyProgram &self, const PyCache *cache, const nb::list &entries, const std::optional<Tensor> &features,
+                 const std::optional<Tensor> &ids, int width, const std::vector<int> &first_skip,
+                 const std::vector<int> &skip) {
     Program &program = *self.program;
     Tensors alive;
     alive.reserve(entries.size());
-    std::vector<Chain> chains;
-    for (nb::handle entry : entries) chains.push_back(chain_of(entry, alive));
-    ChainOrder order{};
+    std::vector<Draft> drafts;
+    for (nb::handle entry : entries) drafts.push_back(draft_of(entry, alive));
+    DraftOrder order{};
     order.cache = cache_of(cache);
     order.width = width;
     order.first_skipped = first_skip;
     order.skipped = skip;
-    order.features = features_of(features, program, order, chains);
+    order.features = features_of(features, program, order, drafts);
     if (ids) order.ids = indices(*ids, std::size_t(program.demands(skip).logits), "ids");
     {
         const nb::gil_scoped_release free_lock;
-        draft_chains(program, order, chains);
+        run_drafts(program, order, drafts);
     }
-    nb::list tokens, gains;
-    for (const Chain &chain : chains) {
-        tokens.append(nb::cast(chain.tokens));
-        gains.append(nb::cast(chain.gains));
-    }
-    return nb::make_tuple(tokens, gains);
+    nb::list all;
+    for (const Draft &draft : drafts) all.append(told(draft));
+    return all;
 }
 
 }  // namespace
@@ -196,9 +213,9 @@ void bind_run(nb::module_ &m, nb::class_<PyProgram> &program) {
     program.def("run", &run, "cache"_a.none(), "tokens"_a, "positions"_a, "write"_a, "segments"_a, "logit_rows"_a,
                 "features"_a = std::vector<int>(), "feature_outs"_a = nb::tuple(), "logits"_a = nb::none(),
                 "inputs"_a = nb::tuple(), "output"_a = nb::none(), "skip"_a = std::vector<int>());
-    m.def("draft_chain", &draft_chain, "program"_a, "cache"_a.none(), "chains"_a, "features"_a.none(), "ids"_a.none(),
-          "width"_a, "first_skip"_a = std::vector<int>(), "skip"_a = std::vector<int>(),
-          "Run the pending rows of each chain and draft behind them: tokens and their log-chances.");
+    m.def("draft", &run_all, "program"_a, "cache"_a.none(), "drafts"_a, "features"_a.none(), "ids"_a.none(), "width"_a,
+          "first_skip"_a = std::vector<int>(), "skip"_a = std::vector<int>(),
+          "Run the pending rows of each draft and grow it behind them: tokens, parents, log-chances and slots.");
 }
 
 }  // namespace foredraft

@@ -112,41 +112,48 @@ def test_what_is_read_or_written_in_two_widths_at_once(program):
     program.run(None, rows, rows, rows, [], rows, inputs=[torch.randn(1, 8)], skip=[1])
 
 
-CHAIN = (2, 3, 0, None, [4], 1.0, [], -1e9)  # depth, context, first slot, slots, pending tokens, divisor, keys, least
+# depth, width, nodes, context, first slot, slots, pending tokens, slots for drafted rows, divisor, keys, least
+DRAFT = (2, 1, 2, 3, 0, None, [4], [4], 1.0, [], -1e9)
 
 
 @pytest.mark.parametrize(
     ("place", "value"),
     [
         (0, 0),
-        (1, -1),
-        (1, 2**40),
-        (1, 2**63 - 2),
-        (2, -1),
-        (2, 252),
-        (2, 2**63 - 2),
-        (3, torch.arange(4)),
-        (3, torch.tensor([0, 1, 2, 3, 256])),
-        (4, []),
-        (4, [VOCABULARY]),
-        (5, 0.0),
-        (6, [1]),
+        (1, 0),
+        (1, 2),
+        (2, 0),
+        (3, -1),
+        (3, 2**40),
+        (3, 2**63 - 2),
+        (4, -1),
+        (4, 253),
+        (4, 2**63 - 2),
+        (5, torch.arange(3)),
+        (5, torch.tensor([0, 1, 2, 256])),
+        (6, []),
+        (6, [VOCABULARY]),
+        (7, []),
+        (7, [256]),
+        (7, [-1]),
+        (8, 0.0),
+        (9, [1]),
     ],
 )
-def test_chains_out_of_bounds(place, value):
+def test_drafts_out_of_bounds(place, value):
     decoder = native_decoder(KERNELS[0], "fp32")
     decoder.run(text([1, 2, 3]))
-    chain = (*CHAIN[:place], value, *CHAIN[place + 1 :])
+    draft = (*DRAFT[:place], value, *DRAFT[place + 1 :])
     with pytest.raises(ValueError):
-        native.draft_chain(decoder.program, decoder.cache, [chain], None, None, VOCABULARY)
-    native.draft_chain(decoder.program, decoder.cache, [CHAIN], None, None, VOCABULARY)
+        native.draft(decoder.program, decoder.cache, [draft], None, None, VOCABULARY)
+    native.draft(decoder.program, decoder.cache, [DRAFT], None, None, VOCABULARY)
 
 
-@pytest.mark.parametrize("chain", [CHAIN[:-1], (*CHAIN, 0)])
-def test_chains_of_other_parts(chain):
+@pytest.mark.parametrize("draft", [DRAFT[:-1], (*DRAFT, 0)])
+def test_drafts_of_other_parts(draft):
     decoder = native_decoder(KERNELS[0], "fp32")
-    with pytest.raises(ValueError, match="a chain is depth, context"):
-        native.draft_chain(decoder.program, decoder.cache, [chain], None, None, VOCABULARY)
+    with pytest.raises(ValueError, match="a draft is depth, width"):
+        native.draft(decoder.program, decoder.cache, [draft], None, None, VOCABULARY)
 
 
 def test_features_of_another_shape(program):
@@ -158,8 +165,8 @@ def test_features_of_another_shape(program):
     program.output(chosen)
     for features in (None, torch.zeros(2, 8), torch.zeros(1, 6), torch.zeros(1, 8, dtype=torch.bfloat16)):
         with pytest.raises(ValueError, match="features"):
-            native.draft_chain(program, None, [CHAIN], features, None, 5)
-    native.draft_chain(program, None, [CHAIN], torch.zeros(1, 8), None, 5)
+            native.draft(program, None, [DRAFT], features, None, 5)
+    native.draft(program, None, [DRAFT], torch.zeros(1, 8), None, 5)
 
 
 def test_a_refused_order_leaves_the_program_usable():

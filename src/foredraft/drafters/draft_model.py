@@ -12,17 +12,17 @@ from foredraft.core.errors import VocabularyError, require
 from foredraft.core.plan_builder import Rows, build_plan
 from foredraft.core.request import Request
 from foredraft.core.speculation_config import SpeculationConfig
-from foredraft.drafters.chain_draft import chain_trees, chains_of, drafted
 from foredraft.drafters.draft_cache import CATCH_UP_ROWS, Forward
 from foredraft.drafters.draft_choice import choices_for
 from foredraft.drafters.drafter import Drafter, DrafterNeeds, DraftTask, Observation, register
 from foredraft.drafters.foreign_draft_models import make_foreign_draft_model
 from foredraft.drafters.growing_tree import GrowingTree
 from foredraft.drafters.level_ranking import grow
+from foredraft.drafters.looped_draft import drafted, looped_drafts
 from foredraft.drafters.prefix_state import PrefixState
 from foredraft.drafters.table_slots import first_slots
 from foredraft.drafters.vocabulary_check import same_vocabulary
-from foredraft.heads.chain_loop import ChainLoop
+from foredraft.heads.draft_loop import DraftLoop
 from foredraft.model.layer_skips import NOTHING_SKIPPED, LayerSkips
 from foredraft.model.loading import find_checkpoint, load_tokenizer
 from foredraft.model.native_decoder import NativeDecoder
@@ -36,7 +36,7 @@ class DraftModelDrafter:
     Attributes:
         model: The draft model, its layers attached to `pool`.
         context_length: Positions it was made for; it drafts nothing past them.
-        loop: Drafts whole chains in one call, where the model takes the native path.
+        loop: Makes whole drafts in one call, where the model takes the native path.
         filled: Positions of each request whose keys and values the draft model has stored.
         ran: Slots of the nodes of each request's last draft that the draft model ran through; they tell nodes apart,
             even in a draft that was cut.
@@ -61,16 +61,14 @@ class DraftModelDrafter:
 
     def trees(self, tasks: list[DraftTask]) -> list[DraftTree]:
         self.catch_up(tasks)
-        return drafted(tasks, self.loop, self.chained, self.grown)
+        return drafted(tasks, self.loop, self.looped, self.grown)
 
-    def chained(self, tasks: list[DraftTask]) -> list[DraftTree]:
-        """Chains drafted in one call, which runs what is pending, too."""
-        slots, chains = chains_of(tasks, self.filled, self.pool)
-        trees = chain_trees(self.loop, tasks, chains, slots, self.name)
-        for task, tree in zip(tasks, trees, strict=True):
-            self.filled[task.request.id] = len(task.request.tokens)
-            self.ran[task.request.id] = set(tree.slots[:-1])
-        return trees
+    def looped(self, tasks: list[DraftTask]) -> list[DraftTree]:
+        """Drafts made in one call, which runs what is pending, too."""
+        trees = looped_drafts(self.loop, tasks, self.pool, self.name, self.filled)
+        self.filled.update((task.request.id, len(task.request.tokens)) for task in tasks)
+        self.ran.update((task.request.id, ran) for task, (_, ran) in zip(tasks, trees, strict=True))
+        return [tree for tree, _ in trees]
 
     def grown(self, tasks: list[DraftTask]) -> list[DraftTree]:
         """Trees grown level by level, each level one forward."""
@@ -140,13 +138,13 @@ class DraftModelDrafter:
         self.ran.pop(request.id, None)
 
 
-def loop_of(model: Forward, skips: LayerSkips = NOTHING_SKIPPED) -> ChainLoop | None:
-    """What drafts whole chains in one call without the sublayers `skips`, where the model takes the native path."""
+def loop_of(model: Forward, skips: LayerSkips = NOTHING_SKIPPED) -> DraftLoop | None:
+    """What makes whole drafts in one call without the sublayers `skips`, where the model takes the native path."""
     decoder = getattr(model, "decoder", None)
     if not isinstance(decoder, NativeDecoder):
         return None
     cache, skip = decoder.runner.cache(model.layers), decoder.left_out(skips)
-    return ChainLoop(program=decoder.program, cache=cache, first_skip=skip, skip=skip, target_ids=None)
+    return DraftLoop(program=decoder.program, cache=cache, first_skip=skip, skip=skip, target_ids=None)
 
 
 @register("draft_model")

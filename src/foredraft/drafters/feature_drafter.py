@@ -15,11 +15,11 @@ from foredraft.core.plan_builder import Rows, build_plan
 from foredraft.core.request import Request
 from foredraft.core.speculation_config import SpeculationConfig
 from foredraft.core.step_plan import StepPlan
-from foredraft.drafters.chain_draft import chain_trees, chains_of, drafted
 from foredraft.drafters.drafter import DrafterNeeds, DraftTask, Observation
 from foredraft.drafters.feature_store import EVERY_POSITION, FeatureStore
 from foredraft.drafters.growing_tree import GrowingTree
 from foredraft.drafters.level_ranking import grow
+from foredraft.drafters.looped_draft import drafted, looped_drafts
 from foredraft.drafters.prefix_state import PrefixState
 from foredraft.drafters.ranked_tree import growing_tree
 from foredraft.drafters.table_slots import first_slots
@@ -66,7 +66,7 @@ class FeatureDrafter:
         layers: Its keys and values in the target's pool, under the target's own slots.
         features: The target's features of positions it has not run.
         scale: Factor of its attention scores.
-        loop: Drafts whole chains in one call, where the head can.
+        loop: Makes whole drafts in one call, where the head can.
         filled: Positions of each request whose pair the head has run.
     """
 
@@ -95,15 +95,14 @@ class FeatureDrafter:
 
     def trees(self, tasks: list[DraftTask]) -> list[DraftTree]:
         self.catch_up(tasks)
-        return drafted(tasks, self.loop, self.chained, self.grown)
+        return drafted(tasks, self.loop, self.looped, self.grown)
 
-    def chained(self, tasks: list[DraftTask]) -> list[DraftTree]:
-        """Chains drafted in one call, which runs the pending pairs, too."""
-        slots, chains = chains_of(tasks, self.filled, self.pool, ahead=1)
-        features = [self.features.take(task.request, self.missing(task.request)) for task in tasks]
-        trees = chain_trees(self.loop, tasks, chains, slots, self.name, together(features))
+    def looped(self, tasks: list[DraftTask]) -> list[DraftTree]:
+        """Drafts made in one call, which runs the pending pairs, too."""
+        features = together([self.features.take(task.request, self.missing(task.request)) for task in tasks])
+        trees = looped_drafts(self.loop, tasks, self.pool, self.name, self.filled, ahead=1, features=features)
         self.fill(tasks)
-        return trees
+        return [tree for tree, _ in trees]
 
     def draft(self, task: DraftTask, last: Tensor, handed: Tensor) -> FeatureDraft:
         """A draft with nothing in it yet.

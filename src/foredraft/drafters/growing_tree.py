@@ -188,10 +188,11 @@ class GrowingTree:
     def advance(self, fresh: list[int], scores: Tensor | None) -> None:
         """Choose the next frontier among the level just drafted."""
         deepest = not fresh or self.nodes[fresh[0]].depth >= self.task.depth
-        if deepest or (self.chain and (self.unsure(fresh[0], scores) or self.unlikely(fresh[0]))):
+        if deepest or (self.chain and self.unsure(fresh[0], scores)):
             self.expand([])
         else:
-            best = sorted(fresh, key=lambda node: -self.nodes[node].score)[: self.width]
+            likely = [node for node in fresh if not self.unlikely(node)]
+            best = sorted(likely, key=lambda node: -self.nodes[node].score)[: self.width]
             self.expand(sorted(best))
 
     def expand(self, nodes: list[int]) -> None:

@@ -5,7 +5,7 @@ from typing import Protocol
 from torch import Tensor, nn
 
 from foredraft.core.step_plan import StepPlan
-from foredraft.heads.chain_loop import ChainLoop
+from foredraft.heads.draft_loop import DraftLoop
 from foredraft.heads.packed_attend import PackedAttend
 from foredraft.model.slot_pool import LayerGroup
 
@@ -36,8 +36,8 @@ class FeatureHead(Protocol):
     def run(self, plan: StepPlan, hidden: Tensor, layers: LayerGroup, scale: float) -> tuple[Tensor, Tensor]:
         """As `begin` for rows that follow what other rows have handed on, `hidden` [T, hidden]."""
 
-    def loop(self, layers: LayerGroup) -> ChainLoop | None:
-        """What drafts whole chains in one call, where there is such a thing."""
+    def loop(self, layers: LayerGroup) -> DraftLoop | None:
+        """What makes whole drafts in one call, where there is such a thing."""
 
 
 class FeatureNetwork(nn.Module):

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from foredraft.core.step_plan import StepPlan
-from foredraft.heads.chain_loop import ChainLoop
+from foredraft.heads.draft_loop import DraftLoop
 from foredraft.heads.feature_network import FeatureNetwork
 from foredraft.heads.native_writer import FEATURES, FUSED, HANDED
 from foredraft.model.native_run import PlanRunner
@@ -39,9 +39,9 @@ class NativeFeatureHead:
     def states(self, rows: int) -> Tensor:
         return torch.empty(rows, self.width, dtype=self.runner.dtype)
 
-    def loop(self, layers: LayerGroup) -> ChainLoop:
+    def loop(self, layers: LayerGroup) -> DraftLoop:
         runner = self.runner
-        return ChainLoop(
+        return DraftLoop(
             program=runner.program,
             cache=runner.cache(layers),
             first_skip=[HANDED],

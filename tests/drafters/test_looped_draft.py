@@ -1,10 +1,10 @@
-"""Chains drafted in one call are the chains grown level by level: tokens, slots, chances and what is kept of them."""
+"""Drafts made in one call are those grown level by level: tokens, slots, chances and what is kept of them."""
 
 from copy import deepcopy
 from dataclasses import replace
 from types import SimpleNamespace
 
-import chain_double
+import loop_double
 import pytest
 from feature_checks import drafter_over
 from random_heads import HIDDEN, PROMPTS, VOCABULARY, random_target
@@ -12,10 +12,9 @@ from random_heads import HIDDEN, PROMPTS, VOCABULARY, random_target
 from foredraft import Engine, SamplingParams, SpeculationConfig
 from foredraft.core.speculation_config import OFF
 from foredraft.drafters import draft_model
-from foredraft.drafters.chain_draft import tree
 from foredraft.drafters.draft_model import DraftModelDrafter
 from foredraft.engine import step
-from foredraft.heads import chain_loop
+from foredraft.heads import draft_loop
 from foredraft.model.native_runtime import extension
 
 pytest.importorskip("foredraft_native")
@@ -28,6 +27,11 @@ SAMPLINGS = {
     "greedy drafts": (SamplingParams(max_new_tokens=30, temperature=1.0, seed=4), {"draft_sample_method": "greedy"}),
 }
 KINDS = ("eagle", "eagle3", "mtp", "draft_model")
+SHAPES = {
+    "chain": {"num_speculative_tokens": 4},
+    "tree": {"num_speculative_tokens": 4, "tree_size": 10, "tree_width": 3},
+    "wide": {"num_speculative_tokens": 3, "tree_size": 30, "tree_width": 6},
+}
 
 
 def make_drafter(kind, target, config):
@@ -75,21 +79,23 @@ def by_levels(monkeypatch):
     monkeypatch.setattr(draft_model, "loop_of", lambda model: None)
 
 
-@pytest.mark.parametrize("taken", [0, 7], ids=["runs", "scattered"])
+@pytest.mark.parametrize(("shape", "taken"), [("chain", 0), ("chain", 7), ("tree", 7)])
 @pytest.mark.parametrize("name", SAMPLINGS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_one_call_drafts_what_levels_draft(kind, name, taken, monkeypatch):
+def test_one_call_drafts_what_levels_draft(kind, name, shape, taken, monkeypatch):
     sampling, options = SAMPLINGS[name]
-    config = SpeculationConfig(method="watched", num_speculative_tokens=4, **options)
-    calls, draft = [], chain_loop.ChainLoop.draft
-    monkeypatch.setattr(chain_loop.ChainLoop, "draft", lambda self, *parts: calls.append(1) or draft(self, *parts))
+    config = SpeculationConfig(method="watched", **SHAPES[shape], **options)
+    calls, draft = [], draft_loop.DraftLoop.draft
+    monkeypatch.setattr(draft_loop.DraftLoop, "draft", lambda self, *parts: calls.append(1) or draft(self, *parts))
     quick, text = watched(kind, sampling, config, taken=taken)
     assert len(calls) >= 10
     by_levels(monkeypatch)
     slow, wanted = watched(kind, sampling, config, taken=taken)
     assert text == wanted and quick.held == slow.held and len(quick.drafts) == len(slow.drafts)
     for one, other in zip(quick.drafts, slow.drafts, strict=True):
-        unlike = {"chances": None, **({"slots": None} if taken else {})}  # a crowded pool gives what comes next
+        # A crowded pool gives what comes next, and levels take no more slots than they run.
+        unlike = {"chances": None, **({"slots": None} if taken or shape != "chain" else {})}
+        assert len(set(one.slots or [])) == len(one)
         assert replace(one, **unlike) == replace(other, **unlike)
         assert one.chances == (other.chances and pytest.approx(other.chances, rel=1e-3, abs=1e-3))
     assert sum(map(len, quick.drafts)) > 100
@@ -99,14 +105,13 @@ def test_one_call_drafts_what_levels_draft(kind, name, taken, monkeypatch):
     "options",
     [
         {"draft_confidence_threshold": 0.3},
-        {"tree_size": 6},
         {"speculative_token_tree": "[[0], [0, 0]]"},
         {"rejection_sample_method": "standard"},
     ],
     ids=lambda options: next(iter(options)),
 )
 def test_other_drafts_go_level_by_level(options, monkeypatch):
-    monkeypatch.setattr(chain_loop.ChainLoop, "draft", None)
+    monkeypatch.setattr(draft_loop.DraftLoop, "draft", None)
     config = SpeculationConfig(method="watched", num_speculative_tokens=4, **options)
     drafter, _ = watched("eagle3", SAMPLINGS["seeded"][0], config, prompts=PROMPTS[:2])
     assert sum(map(len, drafter.drafts)) > 20
@@ -121,7 +126,7 @@ def test_other_drafts_go_level_by_level(options, monkeypatch):
     ids=["top k", "penalty"],
 )
 def test_samplers_that_do_more_go_level_by_level(sampling, options, monkeypatch):
-    monkeypatch.setattr(chain_loop.ChainLoop, "draft", None)
+    monkeypatch.setattr(draft_loop.DraftLoop, "draft", None)
     config = SpeculationConfig(method="watched", num_speculative_tokens=4, **options)
     drafter, _ = watched("draft_model", sampling, config, prompts=PROMPTS[:2])
     assert sum(map(len, drafter.drafts)) > 10
@@ -142,46 +147,41 @@ def test_chains_and_trees_may_be_asked_for_together(kind, monkeypatch):
     assert [tree.tokens for tree in together.drafts] == [tree.tokens for tree in levels.drafts]
 
 
+@pytest.mark.parametrize("tree_size", [0, 12])
 @pytest.mark.parametrize("name", ["greedy", "seeded"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_one_call_ends_paths_where_levels_end_them(kind, name, monkeypatch):
+def test_one_call_ends_paths_where_levels_end_them(kind, name, tree_size, monkeypatch):
     whole, ask = step.draft_task, 0.05  # of a random drafter
     monkeypatch.setattr(
         step, "draft_task", lambda work, config: (task := whole(work, config)) and replace(task, least=ask)
     )
-    config = SpeculationConfig(method="watched", num_speculative_tokens=6)
+    config = SpeculationConfig(method="watched", num_speculative_tokens=6, tree_size=tree_size)
     quick, text = watched(kind, SAMPLINGS[name][0], config)
     by_levels(monkeypatch)
     slow, wanted = watched(kind, SAMPLINGS[name][0], config)
     assert text == wanted and quick.held == slow.held
     assert [tree.tokens for tree in quick.drafts] == [tree.tokens for tree in slow.drafts]
-    assert len({len(tree) for tree in quick.drafts if len(tree)}) > 2
+    assert len({len(tree) for tree in quick.drafts if len(tree)}) > (1 if tree_size else 2)
 
 
+@pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("sampling", ["greedy", "seeded", "cool"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_loop_is_its_double(kind, sampling, monkeypatch):
+def test_the_loop_is_its_double(kind, sampling, shape, monkeypatch):
     """Every call of the extension, with what the engine gives it, beside the loop in Python."""
-    calls, real = [], extension().draft_chain
+    calls, real = [], extension().draft
 
     def both(program, cache, *parts):
-        tokens, gains = real(program, cache, *parts)
+        drafts = real(program, cache, *parts)
         sizes = {"vocabulary": VOCABULARY, "hidden": HIDDEN}
-        wanted_tokens, wanted_gains = chain_double.draft_chain(program, cache, *parts, **sizes)
-        assert tokens == wanted_tokens
-        for got, wanted in zip(gains, wanted_gains, strict=True):
-            assert got == pytest.approx(wanted, rel=1e-3, abs=1e-3)
-        calls.append(len(tokens))
-        return tokens, gains
+        for got, wanted in zip(drafts, loop_double.draft(program, cache, *parts, **sizes), strict=True):
+            tokens, parents, gains, places = got
+            assert (tokens, parents, places) == (wanted.tokens, wanted.parents, wanted.places)
+            assert gains == pytest.approx(wanted.gains, rel=1e-3, abs=1e-3)
+        calls.append(len(drafts))
+        return drafts
 
-    monkeypatch.setattr(chain_loop, "extension", lambda: SimpleNamespace(draft_chain=both))
-    config = SpeculationConfig(method="watched", num_speculative_tokens=5)
+    monkeypatch.setattr(draft_loop, "extension", lambda: SimpleNamespace(draft=both))
+    config = SpeculationConfig(method="watched", **SHAPES[shape])
     watched(kind, SAMPLINGS[sampling][0], config)
     assert len(calls) >= 10 and max(calls) > 1
-
-
-def test_a_chain_ends_where_nothing_speaks_for_a_token():
-    """Logits that are no numbers, as of a head whose states have run out of range."""
-    lost = tree([3, 4, 5], [-0.5, float("nan"), -1.0], [10, 11, 12], "drafter")
-    assert lost.tokens == [3] and lost.slots == [10] and lost.chances == [pytest.approx(0.6065, rel=1e-3)]
-    assert not len(tree([3], [float("nan")], [10], "drafter"))

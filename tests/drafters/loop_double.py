@@ -1,0 +1,123 @@
+"""The extension's loop of an autoregressive drafter written again, a run and a choice at a time."""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from foredraft.heads.draft_loop import Grown, LoopOrder
+from foredraft.sampling.noise import gumbel_rows
+
+
+def draft(
+    program, cache, orders, features, ids, width, first_skip, skip, *, vocabulary: int, hidden: int
+) -> list[Grown]:
+    """As `foredraft_native.draft`, one draft after the other.
+
+    `vocabulary` is the number of logits of a program without `ids`, `hidden` how many numbers a row hands on.
+    """
+    columns = vocabulary if ids is None else len(ids)
+    runs = SingleRuns(program, cache, columns, hidden, {True: first_skip, False: skip})
+    drafts, start = [], 0
+    for parts in orders:
+        order = LoopOrder(*parts)
+        rows = slice(start, start + len(order.pending))
+        mine = None if features is None else features[rows].contiguous()
+        drafts.append(Growing(runs, order, ids, width).grown(mine))
+        start = rows.stop
+    return drafts
+
+
+@dataclass
+class Growing:
+    """One draft while it grows; node -1 is the root."""
+
+    runs: "SingleRuns"
+    order: LoopOrder
+    ids: Tensor | None
+    width: int
+    tokens: list[int] = field(default_factory=list)
+    parents: list[int] = field(default_factory=list)
+    gains: list[float] = field(default_factory=list)
+    places: dict[int, int] = field(default_factory=dict)
+    said: dict[int, tuple[Tensor, Tensor | None]] = field(default_factory=dict)
+
+    def grown(self, features: Tensor | None) -> Grown:
+        order = self.order
+        self.said[-1] = self.runs(order, order.pending, [], features, first=True)
+        frontier = [-1]
+        for depth in range(order.depth):
+            fresh = [node for parent in frontier for node in self.children(parent, depth)]
+            if depth == order.depth - 1:
+                break
+            likely = [node for node in fresh if self.score(node) >= order.least]
+            frontier = sorted(sorted(likely, key=lambda node: -self.score(node))[: order.width])
+            for node in frontier:
+                self.run(node)
+        return self.kept()
+
+    def children(self, parent: int, depth: int) -> list[int]:
+        values = self.said[parent][0][: self.width].float() / self.order.divisor
+        if self.order.noise:
+            values = values + noise(self.order.noise[depth], values, self.ids)
+        best, first = values.topk(min(self.order.width, len(values))).indices.tolist(), len(self.tokens)
+        for token in best:
+            self.tokens.append(token if self.ids is None else int(self.ids[token]))
+            self.parents.append(parent)
+            self.gains.append(float(values.log_softmax(-1)[token]))
+        return list(range(first, first + len(best)))
+
+    def path(self, node: int) -> list[int]:
+        return [] if node < 0 else [*self.path(self.parents[node]), node]
+
+    def score(self, node: int) -> float:
+        return sum(self.gains[each] for each in self.path(node))
+
+    def run(self, node: int) -> None:
+        self.places[node] = len(self.places)
+        behind = [self.order.room[self.places[each]] for each in self.path(node)]
+        given = self.said[self.parents[node]][1]
+        self.said[node] = self.runs(self.order, self.tokens[node : node + 1], behind, given, first=False)
+
+    def kept(self) -> Grown:
+        every = sorted(range(len(self.tokens)), key=lambda node: (-self.score(node), len(self.path(node)), node))
+        kept = sorted(every[: self.order.nodes])
+        now = {-1: -1} | {node: place for place, node in enumerate(kept)}
+        return Grown(
+            [self.tokens[node] for node in kept],
+            [now[self.parents[node]] for node in kept],
+            [self.gains[node] for node in kept],
+            [self.places.get(node, -1) for node in kept],
+        )
+
+
+def noise(key: int, values: Tensor, ids: Tensor | None) -> Tensor:
+    if ids is None:
+        return gumbel_rows(torch.tensor([key]), len(values))[0]
+    return gumbel_rows(torch.tensor([key]), int(ids.max()) + 1)[0][ids]
+
+
+class SingleRuns:
+    """Runs rows of one draft by themselves."""
+
+    def __init__(self, program, cache, columns: int, hidden: int, skips: dict[bool, list[int]]):
+        self.program, self.cache, self.columns, self.hidden, self.skips = program, cache, columns, hidden, skips
+
+    def __call__(
+        self, order: LoopOrder, tokens: list[int], behind: list[int], given: Tensor | None, *, first: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """Logits of the last of `tokens`, the pending ones or a single node, and what its row hands on; `behind` are
+        the slots of a node's path, its own the last."""
+        count, dtype = len(tokens), given.dtype if given is not None else torch.float32
+        said, handed = torch.empty(1, self.columns, dtype=dtype), torch.empty(1, self.hidden, dtype=dtype)
+        stored = order.context + len(order.pending)
+        own = range(order.first, order.first + stored) if order.slots is None else torch.as_tensor(order.slots).tolist()
+        slots = torch.tensor([*own, *behind])
+        context = len(slots) - count
+        rows = (
+            torch.tensor(numbers) for numbers in (tokens, list(range(context, len(slots))), slots[context:].tolist())
+        )
+        inputs, output = ([given], handed) if given is not None else ([], None)
+        segment, wanted = (0, count, context, -1, slots, None), torch.tensor([count - 1])
+        self.program.run(self.cache, *rows, [segment], wanted, [], [], said, inputs, output, self.skips[first])
+        return said[0], output

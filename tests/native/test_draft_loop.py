@@ -1,0 +1,178 @@
+"""A drafter's drafts in one call are what its rows say one forward at a time, whoever shares the call."""
+
+from dataclasses import dataclass, replace
+from math import inf
+
+import foredraft_native as native
+import pytest
+import torch
+from small_decoder import KERNELS, VOCABULARY, Given, Sizes, SmallDecoder, native_decoder
+
+TOKENS = torch.randint(VOCABULARY, (60,), generator=torch.Generator().manual_seed(5)).tolist()
+SCATTERED = torch.randperm(60, generator=torch.Generator().manual_seed(6)) + 60
+SIZES = {"plain": Sizes(), "window": Sizes(window=5, head_norms=True), "int8": Sizes(hidden=64, weights="int8")}
+
+
+@dataclass(frozen=True)
+class Order:
+    """A draft behind the first `context` + `pending` tokens of a text in `slots`: a chain of `depth`, or a tree."""
+
+    depth: int
+    context: int
+    pending: int
+    slots: torch.Tensor
+    divisor: float = 1.0
+    seed: int | None = None
+    width: int = 1
+    nodes: int = 50
+
+    @property
+    def run(self) -> bool:
+        return bool((self.slots.diff() == 1).all())
+
+    @property
+    def text(self) -> list[int]:
+        return TOKENS[: self.context + self.pending]
+
+    @property
+    def keys(self) -> list[int]:
+        places = range(len(self.text), len(self.text) + self.depth)
+        return [] if self.seed is None else native.position_keys([self.seed] * self.depth, places)
+
+    @property
+    def room(self) -> list[int]:
+        first = len(self.text)
+        return self.slots[first : first + self.width * (self.depth - 1)].tolist()
+
+    def order(self, least: float = -inf) -> tuple:
+        text, kept = self.text, self.slots[: len(self.text)].contiguous()
+        first, slots = (int(self.slots[0]), None) if self.run else (-1, kept)
+        shape, place = (self.depth, self.width, self.nodes), (self.context, first, slots)
+        return *shape, *place, text[self.context :], self.room, self.divisor, self.keys, least
+
+    def rows(self, tokens: list[int], start: int) -> Given:
+        """These tokens behind `start` ones."""
+        stop = start + len(tokens)
+        keys = (int(self.slots[0]), None) if self.run else (-1, self.slots[:stop].contiguous())
+        segment = (0, len(tokens), start, *keys, None)
+        return Given(tokens, list(range(start, stop)), self.slots[start:stop].tolist(), [segment])
+
+    def token(self, logits: torch.Tensor, step: int) -> int:
+        return int(self.values(logits, step).argmax())
+
+    def values(self, logits: torch.Tensor, step: int) -> torch.Tensor:
+        values = logits.float() / self.divisor
+        if self.seed is not None:
+            noise = torch.empty(1, VOCABULARY)
+            native.gumbel_rows(torch.tensor(self.keys[step : step + 1]), noise)
+            values = values + noise[0]
+        return values
+
+
+ORDERS = [
+    Order(4, 30, 1, torch.arange(60)),
+    Order(1, 12, 3, SCATTERED),
+    Order(5, 0, 9, torch.arange(120, 180), 0.7, 3),
+    Order(3, 20, 2, torch.arange(180, 240), 1.0, 4),
+]
+
+
+def drafted(decoder: SmallDecoder, orders: list[Order], least: list[float] | None = None) -> list[tuple]:
+    """Tokens, parents, gains and places of each draft."""
+    for order in orders:
+        if order.context:
+            decoder.run(order.rows(order.text[: order.context], 0))
+    given = [order.order(end) for order, end in zip(orders, least or [-inf] * len(orders), strict=True)]
+    return native.draft(decoder.program, decoder.cache, given, None, None, VOCABULARY)
+
+
+def one_forward_at_a_time(decoder: SmallDecoder, order: Order) -> list[int]:
+    """Every token in a forward of its own, drafted ones included."""
+    for place, token in enumerate(order.text):
+        logits, _ = decoder.run(order.rows([token], place))
+    tokens: list[int] = []
+    for step in range(order.depth):
+        tokens.append(order.token(logits[-1], step))
+        if step < order.depth - 1:
+            logits, _ = decoder.run(order.rows(tokens[-1:], len(order.text) + step))
+    return tokens
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+@pytest.mark.parametrize("kernels", KERNELS)
+@pytest.mark.parametrize("name", SIZES)
+def test_ragged_chains_are_forwards_of_single_rows(name, kernels, dtype):
+    together, apart = (native_decoder(kernels, dtype, SIZES[name]) for _ in range(2))
+    tokens = [draft[0] for draft in drafted(together, ORDERS)]
+    assert tokens == [one_forward_at_a_time(apart, order) for order in ORDERS]
+    for ours, theirs in zip(together.keys + together.values, apart.keys + apart.values, strict=True):
+        assert torch.equal(ours, theirs)
+
+
+TREES = [
+    Order(3, 30, 1, torch.arange(60), width=3, nodes=9),
+    Order(4, 12, 3, SCATTERED, width=2),
+    Order(3, 0, 9, torch.arange(120, 180), 0.7, 3, width=4, nodes=20),
+    ORDERS[3],
+]
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+def test_a_draft_is_the_same_alone(kernels):
+    for orders in (ORDERS, TREES):
+        for order, draft in zip(orders, drafted(native_decoder(kernels, "bf16"), orders), strict=True):
+            assert drafted(native_decoder(kernels, "bf16"), [order]) == [draft]
+
+
+def share(order: Order, logits: torch.Tensor, step: int, token: int) -> float:
+    values = order.values(logits, step)
+    return float(values.log_softmax(-1)[token])
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+@pytest.mark.parametrize("kernels", KERNELS)
+def test_a_node_is_worth_what_its_path_alone_says(kernels, dtype):
+    together, apart = (native_decoder(kernels, dtype) for _ in range(2))
+    for order, (tokens, parents, gains, places) in zip(TREES, drafted(together, TREES), strict=True):
+        assert len(tokens) == min(order.nodes, order.width * (1 + order.width * (order.depth - 1)))
+        assert {place for place in places if place >= 0} <= set(range(len(order.room)))
+        for node, token in enumerate(tokens):
+            path, above = [], parents[node]
+            while above >= 0:
+                path, above = [tokens[above], *path], parents[above]
+            logits, _ = apart.run(replace(order, slots=torch.arange(60)).rows([*order.text, *path], 0))
+            assert gains[node] == pytest.approx(share(order, logits[-1], len(path), token), abs=1e-4)
+            best = order.values(logits[-1], len(path)).topk(order.width).indices
+            assert token in best.tolist()
+
+
+def test_of_a_tree_the_likeliest_paths_stay():
+    whole, few = (replace(TREES[0], nodes=nodes) for nodes in (50, 7))
+    [(tokens, parents, gains, _)] = drafted(native_decoder(KERNELS[0], "fp32"), [whole])
+    [(kept, *_)] = drafted(native_decoder(KERNELS[0], "fp32"), [few])
+    scores = list(gains)
+    for node, parent in enumerate(parents):
+        scores[node] += scores[parent] if parent >= 0 else 0.0
+    best = sorted(sorted(range(len(tokens)), key=lambda node: -scores[node])[:7])
+    assert kept == [tokens[node] for node in best]
+
+
+def test_chains_end_where_their_paths_are_too_unlikely():
+    whole = drafted(native_decoder(KERNELS[0], "bf16"), ORDERS)
+    lengths = [2, 1, 3, 3]
+    least = [sum(gains[:length]) + 1e-9 for (_, _, gains, _), length in zip(whole, lengths, strict=True)]
+    cut = drafted(native_decoder(KERNELS[0], "bf16"), ORDERS, least)
+    assert [draft[0] for draft in cut] == [draft[0][:length] for draft, length in zip(whole, lengths, strict=True)]
+
+
+def test_nothing_grows_behind_the_unlikely_nodes_of_a_tree():
+    [(tokens, parents, gains, _)] = drafted(native_decoder(KERNELS[0], "bf16"), TREES[:1])
+    first = [gain for gain, parent in zip(gains, parents, strict=True) if parent < 0]
+    assert len(first) == 3
+    [(_, below, _, places)] = drafted(native_decoder(KERNELS[0], "bf16"), TREES[:1], [first[0] - 1e-9])
+    assert below == [-1, -1, -1, 0, 0, 0] and places == [0, -1, -1, -1, -1, -1]
+
+
+def test_no_drafts():
+    decoder = native_decoder(KERNELS[0], "fp32")
+    assert native.draft(decoder.program, decoder.cache, [], None, None, VOCABULARY) == []
