@@ -21,10 +21,11 @@ class Grower {
     void hang(Draft &draft, int parent, const void *row, int from) {
         const int depth = parent == NO_PARENT ? 0 : draft.nodes[parent].depth, width = std::min(draft.width, count_);
         const double base = parent == NO_PARENT ? 0 : draft.nodes[parent].score;
-        const std::uint64_t key = draft.keys.empty() ? 0 : std::uint64_t(draft.keys[depth]);
+        const bool noisy = !draft.keys.empty();
+        const std::uint64_t key = noisy ? std::uint64_t(draft.keys[depth]) : 0;
         best_.resize(width);
-        const double total = kernels_.drawn_top(
-            {row, count_, narrow_}, {draft.divisor, draft.keys.empty() ? nullptr : &key, order_.ids}, width, best_.data());
+        const Perturbation by{draft.divisor, noisy ? &key : nullptr, order_.ids};
+        const double total = kernels_.drawn_top({row, count_, narrow_}, by, width, best_.data());
         for (const Ranked &best : best_) {
             const double gain = best.value - total;
             if (gain > -INFINITY)  // nor NaN: logits may be no numbers

@@ -13,7 +13,7 @@ const int NO_PARENT = -1;  // the parent of a draft's first nodes
 struct Drafted {
     std::int64_t token;
     int parent, depth;  // 1 for a child of the root
-    double gain;        // log-chance among all values that it was one of the largest of
+    double gain;        // log-chance among all values that it was one of the largest of, never above 0
     double score;       // sum of the gains of its path
     int from;           // its parent's row among the wanted ones of the level before
     int place = -1;     // of its row's slot in the draft's room, once it is run
@@ -32,9 +32,9 @@ struct Draft {
     std::vector<std::int64_t> keys;     // of the noise at each depth; empty for the likeliest tokens
     double least;                       // log-chance of a path below which nothing more is drafted behind it
 
-    std::vector<Drafted> nodes;    // all that was drafted, parents before children
-    std::vector<int> frontier;  // nodes to run next
-    int placed = 0;             // nodes run or about to run
+    std::vector<Drafted> nodes;  // all that was drafted, parents before children
+    std::vector<int> frontier;   // nodes to run next
+    int placed = 0;              // nodes run or about to run
 
     std::int64_t begun() const { return context + std::int64_t(pending.size()); }
     std::int64_t slot(std::int64_t position) const { return list ? list[position] : first + position; }

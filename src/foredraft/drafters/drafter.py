@@ -67,8 +67,8 @@ class DraftTask:
         table: Its cache slots; `len(table)` committed positions, drafters with own layers take node slots from it.
         nodes: Most nodes the tree may hold, at least 1.
         depth: Longest path it may hold, at least 1.
-        least: Chance of a path below which its next token is not worth drafting: a chain that is made token by token,
-            and is not sampled, ends there.
+        least: Chance of a path below which its next token is not worth drafting: a draft that grows token by token, and
+            is not sampled, does not go on there.
     """
 
     request: Request
