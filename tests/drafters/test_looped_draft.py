@@ -164,7 +164,7 @@ def test_one_call_ends_paths_where_levels_end_them(kind, name, tree_size, monkey
     assert len({len(tree) for tree in quick.drafts if len(tree)}) > (1 if tree_size else 2)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", ["chain", "wide"])
 @pytest.mark.parametrize("sampling", ["greedy", "seeded", "cool"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_loop_is_its_double(kind, sampling, shape, monkeypatch):
