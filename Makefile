@@ -18,12 +18,11 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 demo: $(NATIVE)
 	$(BIN)/foredraft demo
 
-# A process for each core, with one thread where a test asks for no more. Each begins with half of the tests, so those
-# of a file mostly stay together and share what its fixtures set up; who is done takes of the other's. Not loadfile: of
-# tests that share one name, as schemathesis gives all routes of a document, it runs the first alone.
+# A process for each core, with one thread where a test asks for no more. The tests of a file stay together, they share
+# what its fixtures set up; files go in their own order, since those of few tests, which would be the last, take longest.
 test: $(NATIVE)
 	$(BIN)/ruff check
-	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n auto --dist worksteal
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n auto --dist loadfile --no-loadscope-reorder
 
 lint: $(READY)
 	$(BIN)/ruff check
