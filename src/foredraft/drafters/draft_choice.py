@@ -68,6 +68,13 @@ def under_noise(task: DraftTask) -> bool:
     return task.speculation.draft_sampling == "coupled" and not task.sampler.greedy
 
 
+def plainly_ordered(task: DraftTask) -> bool:
+    """Whether raw logits say all there is to say of a draft, its end included: where tokens are plainly chosen, and no
+    chain asks how sure its drafter is."""
+    config = task.speculation
+    return plainly_chosen(task) and (config.branches or not config.draft_confidence_threshold)
+
+
 def plainly_chosen(task: DraftTask) -> bool:
     """Whether drafted tokens are the largest of raw logits, over a divisor and under the target's noise at most."""
     sampler = task.sampler

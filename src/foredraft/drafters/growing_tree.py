@@ -16,7 +16,7 @@ from torch.nn.functional import pad
 from foredraft.core.draft_tree import ROOT, DraftTree
 from foredraft.core.plan_builder import Rows
 from foredraft.core.step_plan import Slots
-from foredraft.drafters.draft_choice import Choice, plainly_chosen
+from foredraft.drafters.draft_choice import Choice, plainly_ordered
 from foredraft.drafters.drafter import DraftTask
 from foredraft.drafters.table_slots import continued, first_slots, last_and_before
 from foredraft.model.slot_pool import SlotPool
@@ -88,8 +88,7 @@ class GrowingTree:
     @cached_property
     def plain(self) -> bool:
         """Whether raw logits say all there is to say, so that `level_ranking.grow` may rank them."""
-        ends_early = self.chain and self.task.speculation.draft_confidence_threshold > 0
-        return plainly_chosen(self.task) and not ends_early
+        return plainly_ordered(self.task)
 
     @property
     def level(self) -> int:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from foredraft.core.draft_tree import DraftTree
-from foredraft.drafters.draft_choice import plainly_chosen, under_noise
+from foredraft.drafters.draft_choice import plainly_ordered, under_noise
 from foredraft.drafters.drafter import DraftTask
 from foredraft.drafters.table_slots import first_slots
 from foredraft.heads.draft_loop import DraftLoop, Grown, LoopOrder
@@ -20,9 +20,7 @@ Make = Callable[[list[DraftTask]], list[DraftTree]]
 
 def in_one_call(task: DraftTask) -> bool:
     """Whether a loop can make this draft: one that grows from the largest of raw logits or under the noise."""
-    config = task.speculation
-    ends_early = not config.tree_size and config.draft_confidence_threshold > 0
-    return config.speculative_token_tree is None and not ends_early and plainly_chosen(task)
+    return task.speculation.speculative_token_tree is None and plainly_ordered(task)
 
 
 def drafted(tasks: list[DraftTask], loop: DraftLoop | None, by_loop: Make, by_levels: Make) -> list[DraftTree]:
@@ -55,8 +53,7 @@ def looped_drafts(
     orders = [order_of(task, filled.get(task.request.id, 0), ahead, pool) for task in tasks]
     drafts = loop.draft(orders, features, tasks[0].sampler.vocabulary.rows)
     return [
-        (tree_of(draft, order.room, task, pool, name), {order.room[place] for place in draft.places if place >= 0})
-        for draft, order, task in zip(drafts, orders, tasks, strict=True)
+        tree_of(draft, order.room, task, pool, name) for draft, order, task in zip(drafts, orders, tasks, strict=True)
     ]
 
 
@@ -83,18 +80,20 @@ def order_of(task: DraftTask, filled: int, ahead: int, pool: SlotPool) -> LoopOr
     )
 
 
-def tree_of(draft: Grown, room: list[int], task: DraftTask, pool: SlotPool, name: str) -> DraftTree:
-    """The draft with a slot for each node: those that were run keep theirs, others take what is left."""
+def tree_of(draft: Grown, room: list[int], task: DraftTask, pool: SlotPool, name: str) -> tuple[DraftTree, set[int]]:
+    """The draft with a slot for each node, and those of them that were run: these keep theirs, others take what is
+    left."""
     count = len(draft.tokens)
-    used = {place for place in draft.places if place >= 0}
-    spare = [slot for place, slot in enumerate(room) if place not in used]
-    lacking = count - len(used) - len(spare)
+    ran = {room[place] for place in draft.places if place >= 0}
+    spare = [slot for slot in room if slot not in ran]
+    lacking = count - len(ran) - len(spare)
     spare += pool.take(task.table, lacking) if lacking > 0 else []
     left = iter(spare)
-    return DraftTree(
+    tree = DraftTree(
         tokens=draft.tokens,
         parents=draft.parents,
         drafters=[name] * count,
         slots=[room[place] if place >= 0 else next(left) for place in draft.places],
         chances=[exp(gain) for gain in draft.gains],
     )
+    return tree, ran
