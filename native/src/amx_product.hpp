@@ -50,8 +50,8 @@ void tiled_rows(const bf16 *a, std::ptrdiff_t stride, int rows, int inputs, int 
 // As `Kernels::product`; matrices whose inputs do not fill tiles go to `other`, all of their rows alike.
 template <class Tiles, class Other>
 void tiled_product(const bf16 *a, std::ptrdiff_t stride, int rows, int inputs, int panels, const bf16 *group,
-                   float *out, const Other &other) {
-    if (inputs % TILE_INPUTS) return other(a, stride, rows, inputs, panels, group, out);
+                   float *out, Widened &wide, const Other &other) {
+    if (inputs % TILE_INPUTS) return other(a, stride, rows, inputs, panels, group, out, wide);
     for (int row = 0; row < rows; row += 2 * TILE_SIDE) {
         const int part = rows - row < 2 * TILE_SIDE ? rows - row : 2 * TILE_SIDE;
         tiled_rows<Tiles>(a + row * stride, stride, part, inputs, panels, group, out + row * SUMS_APART);

@@ -88,9 +88,7 @@ void int8_rows(const Int8Part *a, std::ptrdiff_t stride, int rows, std::ptrdiff_
 inline void int8_panels(const Int8Part *a, std::ptrdiff_t stride, int rows, int panels, const std::uint8_t *weights,
                         const float *scales, float *out) {
     const std::ptrdiff_t panel = PANEL * INT8_INPUTS, apart = panels * panel;
-    const int joined = ROWS >= 16 ? panels : 1;  // panels of a register block
-    if (joined == 4) return int8_rows<ROWS >= 16 ? 4 : 1>(a, stride, rows, apart, weights, scales, out);
-    if (joined == 2) return int8_rows<ROWS >= 16 ? 2 : 1>(a, stride, rows, apart, weights, scales, out);
+    if (JOINED == panels) return int8_rows<JOINED>(a, stride, rows, apart, weights, scales, out);
     for (int i = 0; i < panels; i++)
         int8_rows<1>(a, stride, rows, apart, weights + i * panel, scales + i * PANEL, out + i * PANEL);
 }

@@ -5,35 +5,50 @@
 namespace foredraft {
 namespace KERNELS_NAMESPACE {
 
-// What to ask the memory for while a block is computed: `lines` cache lines a step, `apart` bytes from step to step.
-struct Ahead {
-    const char *from;
-    int lines;
-    std::ptrdiff_t apart;
+const int JOINED = ROWS >= 16 ? MOST_PANELS : 1;  // panels of a register block, where a group has as many
+
+// Rows as a block reads them: so far apart in memory, or widened beforehand, with WIDE_INPUTS of each side by side.
+template <class T> struct SpreadRows {
+    const T *first;
+    std::ptrdiff_t stride;
+
+    ALWAYS_INLINE const T *operator()(int row) const { return first + row * stride; }
+    ALWAYS_INLINE SpreadRows from(int row, int input) const { return {(*this)(row) + input, stride}; }
+};
+struct WidenedRows {
+    const float *first;
+
+    ALWAYS_INLINE const float *operator()(int row) const { return first + row * WIDE_INPUTS; }
+    ALWAYS_INLINE WidenedRows from(int row, int input) const { return {(*this)(row) + input}; }
 };
 
-// A block of R rows and P of a group's panels; it goes on from the sums in `out` where `more`.
-template <class T, int R, int P>
-void block(const typename Step<T>::Row *a, std::ptrdiff_t stride, int steps, std::ptrdiff_t apart, const T *group,
-           float *out, bool more, Ahead ahead) {
-    const int columns = P * VECS;
+// A block of R rows and P of a group's panels, `apart` numbers from step to step; it goes on from the sums in `out`
+// where `more`. Meanwhile it asks the memory for as many lines from `ahead` on.
+template <class T, int R, int P, class Rows>
+void block(Rows rows, int steps, std::ptrdiff_t apart, const T *group, float *out, bool more, const char *ahead) {
+    const int columns = P * VECS, lines = P * PANEL * Step<T>::inputs * int(sizeof(T)) / LINE;
     Vec sums[R][columns];
+#pragma GCC unroll 12
     for (int r = 0; r < R; r++)
+#pragma GCC unroll 4
         for (int c = 0; c < columns; c++) sums[r][c] = more ? load<Vec>(out + r * SUMS_APART + c * WIDTH) : Vec{};
     for (int step = 0; step < steps; step++) {
-        for (int line = 0; line < ahead.lines; line++) __builtin_prefetch(ahead.from + line * LINE, 0, 3);
-        ahead.from += ahead.apart;
-        add_step<T>(sums, group, [&](int r) { return a + r * stride; });
-        a += Step<T>::inputs;
+#pragma GCC unroll 4
+        for (int line = 0; line < lines; line++) __builtin_prefetch(ahead + line * LINE, 0, 3);
+        add_step<T>(sums, group, rows);
+        rows = rows.from(0, Step<T>::inputs);
         group += apart;
+        ahead += apart * std::ptrdiff_t(sizeof(T));
     }
+#pragma GCC unroll 12
     for (int r = 0; r < R; r++)
+#pragma GCC unroll 4
         for (int c = 0; c < columns; c++) store(out + r * SUMS_APART + c * WIDTH, sums[r][c]);
 }
 
 // The register blocks of a kind by their rows.
 template <class Own, int P> struct Blocks {
-    static const int room = ROWS / P, most = room > 8 ? 8 : room;
+    static const int room = ROWS / P, most = room > 12 ? 12 : room;
     static typename Own::Block of(int rows) {
         static constexpr typename Own::Block blocks[] = {
             Own::template of<1>,
@@ -44,6 +59,10 @@ template <class Own, int P> struct Blocks {
             Own::template of<(most > 5 ? 6 : 1)>,
             Own::template of<(most > 6 ? 7 : 1)>,
             Own::template of<(most > 7 ? 8 : 1)>,
+            Own::template of<(most > 8 ? 9 : 1)>,
+            Own::template of<(most > 9 ? 10 : 1)>,
+            Own::template of<(most > 10 ? 11 : 1)>,
+            Own::template of<(most > 11 ? 12 : 1)>,
         };
         return blocks[rows - 1];
     }
@@ -59,80 +78,59 @@ template <class Use> ALWAYS_INLINE void even_blocks(int rows, int most, const Us
     }
 }
 
-template <class T, int P> struct Same {
-    typedef void (*Block)(const typename Step<T>::Row *, std::ptrdiff_t, int, std::ptrdiff_t, const T *, float *, bool,
-                          Ahead);
-    template <int R> static constexpr Block of = block<T, R, P>;
+template <class T, int P, class Rows> struct Same {
+    typedef void (*Block)(Rows, int, std::ptrdiff_t, const T *, float *, bool, const char *);
+    template <int R> static constexpr Block of = block<T, R, P, Rows>;
 };
 
-const int PART_BYTES = 16384;  // of a group: what all blocks of rows read before the next part
-const int NEAR = 2048;         // bytes ahead of a single block
-const int WIDE_INPUTS = 128;   // of a row that are widened at once: all rows then stay in the first-level cache
+const int PART_BYTES = 8192;  // of a group: what all blocks of rows read before the next part
+const int NEAR = 2048;        // bytes ahead of a single block
 
-// All rows against P panels, as even blocks. Several blocks take a group part by part, so that the weights come from
-// the memory while all of them are computing, and not only while the first one is.
-template <class T, int P>
-void rows_product(const typename Step<T>::Row *a, std::ptrdiff_t stride, int rows, int steps, std::ptrdiff_t apart,
-                  const T *group, float *out, bool more) {
-    typedef Blocks<Same<T, P>, P> Own;
-    const int blocks = (rows + Own::most - 1) / Own::most;
-    const int width = int(apart * sizeof(T)), lines = P * PANEL * Step<T>::inputs * int(sizeof(T)) / LINE;
-    if (blocks == 1) {
-        Own::of(rows)(a, stride, steps, apart, group, out, more, {(const char *)group + NEAR, lines, width});
-        return;
-    }
-    const int most = PART_BYTES / width, share = (lines + blocks - 1) / blocks;
-    for (int start = 0; start < steps; start += most) {
+// All rows against P panels: as one block while they fit its registers, so that the weights stream by once, else as even
+// blocks. These take a group part by part and ask for the next one, so that it comes while all of them are computing.
+template <class T, int P, class Rows>
+void rows_product(const Rows &first, int rows, int steps, std::ptrdiff_t apart, const T *group, float *out, bool more) {
+    typedef Blocks<Same<T, P, Rows>, P> Own;
+    if (rows <= Own::most) return Own::of(rows)(first, steps, apart, group, out, more, (const char *)group + NEAR);
+    const int most = PART_BYTES / int(apart * sizeof(T));
+    for (int start = 0; start < steps; start += most, group += most * apart) {
         const int part = steps - start < most ? steps - start : most;
         const char *next = (const char *)(group + part * apart);
-        even_blocks(rows, Own::most, [&](int block, int row, int height) {
-            const int asked = block * share;
-            Own::of(height)(a + row * stride, stride, part, apart, group, out + row * SUMS_APART, more || start > 0,
-                            {next + asked * LINE, lines - asked < share ? lines - asked : share, width});
+        even_blocks(rows, Own::most, [&](int, int row, int height) {
+            Own::of(height)(first.from(row, start * Step<T>::inputs), part, apart, group, out + row * SUMS_APART,
+                            more || start > 0, next);
         });
-        a += part * Step<T>::inputs;
-        group += part * apart;
     }
 }
 
-template <class T>
-void group_product(const typename Step<T>::Row *a, std::ptrdiff_t stride, int rows, int steps, int panels,
-                   const T *group, float *out, bool more) {
+template <class T, class Rows>
+void group_product(const Rows &first, int rows, int steps, int panels, const T *group, float *out, bool more) {
     const std::ptrdiff_t apart = std::ptrdiff_t(panels) * PANEL * Step<T>::inputs;
-    const int joined = ROWS >= 16 ? panels : 1;  // panels of a register block
-    if (joined == 4) return rows_product<T, ROWS >= 16 ? 4 : 1>(a, stride, rows, steps, apart, group, out, more);
-    if (joined == 2) return rows_product<T, ROWS >= 16 ? 2 : 1>(a, stride, rows, steps, apart, group, out, more);
+    if (JOINED == panels) return rows_product<T, JOINED>(first, rows, steps, apart, group, out, more);
     for (int panel = 0; panel < panels; panel++)
-        rows_product<T, 1>(a, stride, rows, steps, apart, group + panel * PANEL * Step<T>::inputs, out + panel * PANEL,
+        rows_product<T, 1>(first, rows, steps, apart, group + panel * PANEL * Step<T>::inputs, out + panel * PANEL,
                            more);
 }
 
-// Rows as steps read them, up to WIDE_INPUTS inputs of each: themselves, or widened.
-template <class T, bool widened = widens<T>> struct ReadRows {
-    const T *first;
-    std::ptrdiff_t stride;
-
-    ReadRows(const T *a, std::ptrdiff_t apart, int, int) : first(a), stride(apart) {}
-};
-template <class T> struct ReadRows<T, true> {
-    alignas(64) float room[MOST_ROWS * WIDE_INPUTS];
-    const float *first = room;
-    std::ptrdiff_t stride = WIDE_INPUTS;
-
-    ReadRows(const T *a, std::ptrdiff_t apart, int rows, int inputs) {
-        for (int r = 0; r < rows; r++) as_read(a + r * apart, inputs, room + r * WIDE_INPUTS);
-    }
-};
-
+// Widens the rows as far as nobody has, WIDE_INPUTS of each at a time, and multiplies them.
 template <class T>
-void product(const T *a, std::ptrdiff_t stride, int rows, int inputs, int panels, const T *group, float *out) {
-    const int most = widens<T> ? WIDE_INPUTS : inputs;
-    for (int start = 0; start < inputs; start += most) {
-        const int count = inputs - start < most ? inputs - start : most;
-        const ReadRows<T> read(a + start, stride, rows, count);
-        group_product<T>(read.first, read.stride, rows, count / Step<T>::inputs, panels, group, out, start > 0);
+void widened_product(const T *a, std::ptrdiff_t stride, int rows, int inputs, int panels, const T *group, float *out,
+                     Widened &wide) {
+    float *room = wide.room;
+    for (int start = 0; start < inputs; start += WIDE_INPUTS, room += rows * WIDE_INPUTS) {
+        const int count = inputs - start < WIDE_INPUTS ? inputs - start : WIDE_INPUTS;
+        for (int r = 0; r < rows && !wide.filled; r++) as_read(a + r * stride + start, count, room + r * WIDE_INPUTS);
+        group_product(WidenedRows{room}, rows, count / Step<T>::inputs, panels, group, out, start > 0);
         group += std::ptrdiff_t(count) * panels * PANEL;
     }
+    wide.filled = true;
+}
+
+template <class T>
+void product(const T *a, std::ptrdiff_t stride, int rows, int inputs, int panels, const T *group, float *out,
+             Widened &wide) {
+    if constexpr (widens<T>) widened_product(a, stride, rows, inputs, panels, group, out, wide);
+    else group_product(SpreadRows<T>{a, stride}, rows, inputs / Step<T>::inputs, panels, group, out, false);
 }
 
 }  // namespace KERNELS_NAMESPACE

@@ -8,7 +8,7 @@
 namespace foredraft {
 
 const int PANEL = 16;         // columns of a weight that lie side by side
-const int MOST_PANELS = 4;    // panels of a group: what one chunk of a product computes
+const int MOST_PANELS = 2;    // panels of a group: what one chunk of a product computes
 const int INT8_GROUP = 64;    // inputs that share a scale
 const int INT8_INPUTS = 4;    // of a column that lie side by side
 const int INT8_OFFSET = 128;  // of a stored weight, so that it has no sign
@@ -16,6 +16,7 @@ const int LANES = 16;         // queries that attend together
 const int MOST_HEAD = 512;    // numbers of a head
 const int MOST_ROWS = 48;     // of a product at once: their sums stay in the first-level cache
 const int LINE = 64;          // bytes of a cache line
+const int WIDE_INPUTS = 128;  // of a row that lie side by side once it is widened: all rows stay in that cache
 const int SUMS_APART = MOST_PANELS * PANEL;  // from one row of a product's sums to the next
 
 enum class Activation { silu, gelu, gelu_tanh };
@@ -48,10 +49,18 @@ struct Int8Part {
     };
 };
 
+// The rows of a product as floats, for kernels that read them so: written by the first group, read by the others.
+struct Widened {
+    float *room;  // a multiple of WIDE_INPUTS for each row
+    bool filled;
+};
+
 template <class T> struct Kernels {
+    bool widens;  // whether products need a `Widened`
     // out[r][0 .. 16 panels) = a[r][0 .. inputs) times one group of a tiled weight, fp32; at most MOST_ROWS
     // rows, SUMS_APART apart in `out`.
-    void (*product)(const T *a, std::ptrdiff_t stride, int rows, int inputs, int panels, const T *group, float *out);
+    void (*product)(const T *a, std::ptrdiff_t stride, int rows, int inputs, int panels, const T *group, float *out,
+                    Widened &wide);
     // A row to int8, part after part; `inputs` are a multiple of INT8_GROUP.
     void (*round_row)(const T *row, int inputs, Int8Part *out);
     // The same product of rows in int8, `stride` parts apart, and int8 weights: for each INT8_GROUP inputs 16 panels

@@ -51,8 +51,9 @@ bool runs_here() {
     return has && avx512_bf16_kernels.runs_here() && lent();
 }
 
-void product(const bf16 *a, std::ptrdiff_t stride, int rows, int inputs, int panels, const bf16 *group, float *out) {
-    tiled_product<TileRegisters>(a, stride, rows, inputs, panels, group, out, avx512_bf16_kernels.narrow->product);
+void product(const bf16 *a, std::ptrdiff_t stride, int rows, int inputs, int panels, const bf16 *group, float *out,
+             Widened &wide) {
+    tiled_product<TileRegisters>(a, stride, rows, inputs, panels, group, out, wide, avx512_bf16_kernels.narrow->product);
 }
 
 Kernels<bf16> with_tiles() {

@@ -47,8 +47,9 @@ struct PlayedTiles {
 thread_local char PlayedTiles::data[8][TILE_SIDE][64];
 thread_local int PlayedTiles::rows[8];
 
-void product(const bf16 *a, std::ptrdiff_t stride, int rows, int inputs, int panels, const bf16 *group, float *out) {
-    tiled_product<PlayedTiles>(a, stride, rows, inputs, panels, group, out, portable_kernels.narrow->product);
+void product(const bf16 *a, std::ptrdiff_t stride, int rows, int inputs, int panels, const bf16 *group, float *out,
+             Widened &wide) {
+    tiled_product<PlayedTiles>(a, stride, rows, inputs, panels, group, out, wide, portable_kernels.narrow->product);
 }
 
 Kernels<bf16> with_tiles() {

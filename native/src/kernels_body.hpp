@@ -18,8 +18,8 @@ namespace KERNELS_NAMESPACE {
 
 // Constants, so that nothing of an instruction set runs while the library is loaded.
 template <class T> constexpr Kernels<T> kernels() {
-    return {product<T>, round_row<T>, product_int8, scores<T>, weights, mix<T>,   norm<T>,
-            close<T>,   gate<T>,      activate<T>,  rotate<T>, add<T>,  scale<T>, squeeze<T>};
+    return {widens<T>, product<T>, round_row<T>, product_int8, scores<T>, weights,  mix<T>,    norm<T>,
+            close<T>,  gate<T>,    activate<T>,  rotate<T>,    add<T>,    scale<T>, squeeze<T>};
 }
 
 constexpr Kernels<bf16> narrow_kernels = kernels<bf16>();

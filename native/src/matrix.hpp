@@ -28,8 +28,9 @@ template <class T> class Matrix {
     // Outputs that one group gives, all but the last one exactly.
     int columns() const { return panels_ * PANEL / (gated_ ? 2 : 1); }
 
-    void product(const Kernels<T> &kernels, const T *a, std::ptrdiff_t stride, int rows, int group, float *out) const {
-        kernels.product(a, stride, rows, inputs_, panels_, reinterpret_cast<const T *>(data_of(group)), out);
+    void product(const Kernels<T> &kernels, const T *a, std::ptrdiff_t stride, int rows, int group, float *out,
+                 Widened &wide) const {
+        kernels.product(a, stride, rows, inputs_, panels_, reinterpret_cast<const T *>(data_of(group)), out, wide);
     }
     // The same of rows in int8, for an int8 matrix.
     void product(const Kernels<T> &kernels, const Int8Part *a, std::ptrdiff_t stride, int rows, int group,

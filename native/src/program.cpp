@@ -24,14 +24,16 @@ template <class T> std::vector<T> in_type(const std::vector<float> &numbers) {
 // `use(row, first, columns, sums)` gets the sums of so many outputs of a row.
 template <class T, class Use>
 void share_product(Crew &crew, const Run<T> &run, const Matrix<T> &matrix, View src, int rows, const Use &use) {
+    Widened wide{run.wide[crew.number()].template as<float>(), false};
     crew.share(matrix.groups(), [&](int group) {
         alignas(64) float sums[MOST_ROWS * SUMS_APART];
         const int first = group * matrix.columns(), columns = std::min(matrix.columns(), matrix.outputs() - first);
         for (int start = 0; start < rows; start += MOST_ROWS) {
             const int part = std::min(MOST_ROWS, rows - start);
+            wide.filled &= rows <= MOST_ROWS;
             if (const int parts = matrix.inputs() / INT8_GROUP; matrix.int8())
                 matrix.product(run.kernels, run.int8 + std::ptrdiff_t(start) * parts, parts, part, group, sums);
-            else matrix.product(run.kernels, run.row(src, start), run.stride(src), part, group, sums);
+            else matrix.product(run.kernels, run.row(src, start), run.stride(src), part, group, sums, wide);
             for (int row = 0; row < part; row++) use(start + row, first, columns, sums + row * SUMS_APART);
         }
     });
@@ -40,7 +42,8 @@ void share_product(Crew &crew, const Run<T> &run, const Matrix<T> &matrix, View 
 template <class T> class TypedProgram final : public Program {
   public:
     TypedProgram(const Kernels<T> &kernels, std::shared_ptr<Threads> threads)
-        : kernels_(kernels), threads_(std::move(threads)), scratch_(threads_->count()), needs_(sizeof(T) == 2) {}
+        : kernels_(kernels), threads_(std::move(threads)), scratch_(threads_->count()),
+          wide_(threads_->count()), needs_(sizeof(T) == 2) {}
 
     bool narrow() const override { return sizeof(T) == 2; }
 
@@ -122,7 +125,7 @@ template <class T> class TypedProgram final : public Program {
                                   adds ? run.row(other, row) + first : nullptr, columns, run.row(dst, row) + first);
             });
         };
-        push(multiply, rounding(weight, src));
+        push(multiply, prepared(weight, src));
     }
 
     void gated(View dst, View src, int matrix, Activation activation) override {
@@ -132,7 +135,7 @@ template <class T> class TypedProgram final : public Program {
                 run.kernels.gate(sums, weight.columns(), columns, activation, run.row(dst, row) + first);
             });
         };
-        push(multiply, rounding(weight, src));
+        push(multiply, prepared(weight, src));
     }
 
     void activation(View dst, View src, Activation activation) override {
@@ -223,7 +226,7 @@ template <class T> class TypedProgram final : public Program {
                 if (scale != 1 || softcap != 0) run.kernels.squeeze(to, scale, softcap, columns, to);
             });
         };
-        push(multiply, rounding(weight, src));
+        push(multiply, prepared(weight, src));
     }
 
     void output(View src) override {
@@ -254,7 +257,9 @@ template <class T> class TypedProgram final : public Program {
         for (auto &scratch : scratch_) scratch.ensure(attention_scratch(order));
         turn(order);
         int8_.ensure(rows * int8_parts_ * sizeof(Int8Part));
-        Run<T> run{order, kernels_, buffers_, scratch_, angles_, int8_.as<Int8Part>()};
+        if (kernels_.widens)
+            for (auto &wide : wide_) wide.ensure(std::min<std::size_t>(rows, MOST_ROWS) * widened_ * sizeof(float));
+        Run<T> run{order, kernels_, buffers_, scratch_, angles_, wide_, int8_.as<Int8Part>()};
         threads_->run(2 * ops_.size() + order.kept.size(), [&](Crew &crew) {
             for (const Op &op : ops_)
                 if (runs(op.section, order.skipped)) {
@@ -281,8 +286,9 @@ template <class T> class TypedProgram final : public Program {
         int operator()(const Run<T> &run) const { return selected ? run.order.wanted : run.order.rows; }
     };
 
-    // What comes before a product by an int8 matrix; nothing before another.
-    Body rounding(const Matrix<T> &matrix, View src) {
+    // Room for the rows of a product, and what comes before it: rounding them for an int8 matrix.
+    Body prepared(const Matrix<T> &matrix, View src) {
+        widened_ = std::max(widened_, std::size_t(src.width + WIDE_INPUTS - 1) / WIDE_INPUTS * WIDE_INPUTS);
         if (!matrix.int8()) return nullptr;
         const int parts = src.width / INT8_GROUP;
         int8_parts_ = std::max(int8_parts_, parts);
@@ -357,8 +363,9 @@ template <class T> class TypedProgram final : public Program {
     std::vector<std::shared_ptr<const Matrix<T>>> matrices_;
     std::vector<Rotary> rotaries_;
     std::vector<Angles> angles_;
-    std::vector<Memory> scratch_;
+    std::vector<Memory> scratch_, wide_;
     Memory int8_;
+    std::size_t widened_ = 0;  // numbers of a row, at most
     int int8_parts_ = 0;  // of a row, at most
     std::vector<Op> ops_;
     Needs needs_;

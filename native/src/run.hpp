@@ -25,6 +25,7 @@ template <class T> struct Run {
     std::vector<Buffer<T>> &buffers;
     std::vector<Memory> &scratch;  // a thread's own
     std::vector<Angles> &angles;   // of each rotary embedding
+    std::vector<Memory> &wide;     // the same, for rows that products read as floats
     Int8Part *int8;                // rows of the product at hand, where its matrix is int8
 
     T *row(const View &view, int row) const {
