@@ -93,7 +93,8 @@ def verify(batch: list[Work], logits: Tensor) -> None:
 
 def share_logits(batch: list[Work], logits: Tensor) -> None:
     """Split the logits [rows, V] of a step; those of a prompt that is to be scored are read here."""
-    for work, own in zip(batch, logits.split([work.logit_rows for work in batch]), strict=True):
+    parts = logits.split([work.logit_rows for work in batch]) if len(batch) > 1 else [logits]
+    for work, own in zip(batch, parts, strict=True):
         if len(own) > work.decision_rows:
             work.running.prompt_logprobs += prompt_logprobs(work, own[: work.chunk])
             own = own[len(own) - work.decision_rows :]

@@ -85,6 +85,7 @@ class Decoder:
         self.norm, self.head = module.model.norm, module.lm_head
         self.layers = layers
 
+    @torch.inference_mode()
     def __call__(
         self, plan: StepPlan, layers: LayerGroup, features: Sequence[int] = (), skips: LayerSkips = NOTHING_SKIPPED
     ) -> tuple[Tensor, States]:

@@ -76,7 +76,6 @@ class PackedModel:
         """As `forward`, and the hidden states of all rows at the boundaries `features`, [T, hidden] each."""
         return self.run_with(plan, self.layers, features)
 
-    @torch.inference_mode()
     def forward_skipping(self, plan: StepPlan, skips: LayerSkips) -> Tensor:
         """As `forward` without the sublayers `skips`; keys and values are stored where an attention runs.
 
@@ -94,7 +93,6 @@ class PackedModel:
             return self.decoder
         return SkippableLayers(self.module, self.probe_module)
 
-    @torch.inference_mode()
     def probe_module(self) -> None:
         """Run the module itself on a few tokens, storing nothing."""
         stored_shapes(
@@ -104,11 +102,11 @@ class PackedModel:
     def run(self, plan: StepPlan, layers) -> Tensor:
         return self.run_with(plan, layers, ())[0]
 
-    @torch.inference_mode()
     def run_with(self, plan: StepPlan, layers, features: Sequence[int]) -> tuple[Tensor, States]:
         runner = self.run_module if self.decoder is None else self.decoder
         return runner(plan, layers, features)
 
+    @torch.inference_mode()
     def run_module(self, plan: StepPlan, layers, features: Sequence[int]) -> tuple[Tensor, States]:
         rows = plan.logit_rows
         # A forward that wants no logits still computes one row: kernels do not all take an empty product.

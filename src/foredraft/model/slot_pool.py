@@ -314,6 +314,8 @@ class SlotPool:
         return onto
 
     def release(self, slots: list[int]) -> None:
+        if not slots:
+            return
         assert self.used[slots].all()
         self.used[slots] = False
         self.free += len(slots)
