@@ -101,10 +101,32 @@ void *wanted_in(const std::optional<Tensor> &out, const Program &program, const 
     return numbers(*out, program.narrow(), name);
 }
 
-void run(PyProgram &self, const PyCache *cache, const Tensor &tokens, const Tensor &positions, const Tensor &write,
+// What (divisors or None, keys or None) asks for, and the tokens that came of it.
+struct AskedTokens {
+    std::vector<float> divisors;
+    std::vector<std::int64_t> keys, tokens;
+
+    AskedTokens(nb::handle asked, const Order &order) : tokens(order.wanted) {
+        const nb::tuple parts = nb::cast<nb::tuple>(asked);
+        require(parts.size() == 2, "a choice is divisors and keys");
+        if (!parts[0].is_none()) divisors = nb::cast<std::vector<float>>(parts[0]);
+        if (!parts[1].is_none()) keys = nb::cast<std::vector<std::int64_t>>(parts[1]);
+        require(divisors.empty() || divisors.size() == tokens.size(), "every wanted row needs a divisor");
+        require(keys.empty() || keys.size() == tokens.size(), "every wanted row needs a key");
+        require(divisors.empty() || !keys.empty(), "divisors are for rows with keys");
+        for (float divisor : divisors) require(divisor > 0, "divisors must be above 0");
+    }
+
+    TokenChoice choice() {
+        return {tokens.data(), divisors.empty() ? nullptr : divisors.data(), keys.empty() ? nullptr : keys.data()};
+    }
+};
+
+// The tokens of the wanted rows where a `choice` is asked for; then logits leave only where there is a tensor for them.
+std::optional<std::vector<std::int64_t>> run(PyProgram &self, const PyCache *cache, const Tensor &tokens, const Tensor &positions, const Tensor &write,
          const nb::list &segments, const Tensor &logit_rows, const std::vector<int> &features,
          const Tensors &feature_outs, const std::optional<Tensor> &logits, const Tensors &inputs,
-         const std::optional<Tensor> &output, const std::vector<int> &skip) {
+         const std::optional<Tensor> &output, const std::vector<int> &skip, nb::handle choice) {
     Program &program = *self.program;
     Order order{};
     Tensors alive;
@@ -122,11 +144,19 @@ void run(PyProgram &self, const PyCache *cache, const Tensor &tokens, const Tens
     const Demands demands = program.demands(skip);
     keep_features(program, features, feature_outs, order);
     read_inputs(program, demands, inputs, order);
-    order.logits = wanted_in(logits, program, order, demands.logits, "logits");
+    std::optional<AskedTokens> asked;
+    if (!choice.is_none()) {
+        require(demands.logits > 0, "tokens are chosen from logits: the program gives none");
+        order.choice = asked.emplace(choice, order).choice();
+    }
+    if (!asked || logits) order.logits = wanted_in(logits, program, order, demands.logits, "logits");
     order.logits_width = demands.logits;
     order.output = wanted_in(output, program, order, demands.output, "the output");
-    const nb::gil_scoped_release free_lock;
-    program.run(order);
+    {
+        const nb::gil_scoped_release free_lock;
+        program.run(order);
+    }
+    return asked ? std::optional(std::move(asked->tokens)) : std::nullopt;
 }
 
 // ------------------------------------------------------------------------------------------------------- drafts
@@ -212,7 +242,8 @@ void bind_run(nb::module_ &m, nb::class_<PyProgram> &program) {
         .def("__init__", &make_cache, "keys"_a, "values"_a);
     program.def("run", &run, "cache"_a.none(), "tokens"_a, "positions"_a, "write"_a, "segments"_a, "logit_rows"_a,
                 "features"_a = std::vector<int>(), "feature_outs"_a = nb::tuple(), "logits"_a = nb::none(),
-                "inputs"_a = nb::tuple(), "output"_a = nb::none(), "skip"_a = std::vector<int>());
+                "inputs"_a = nb::tuple(), "output"_a = nb::none(), "skip"_a = std::vector<int>(),
+                "choice"_a = nb::none());
     m.def("draft", &run_all, "program"_a, "cache"_a.none(), "drafts"_a, "features"_a.none(), "ids"_a.none(), "width"_a,
           "first_skip"_a = std::vector<int>(), "skip"_a = std::vector<int>(),
           "Run the pending rows of each draft and grow it behind them: tokens, parents, log-chances and slots.");

@@ -4,6 +4,7 @@
 #include <functional>
 #include <mutex>
 
+#include "choice.hpp"
 #include "needs.hpp"
 #include "require.hpp"
 #include "run.hpp"
@@ -221,7 +222,7 @@ template <class T> class TypedProgram final : public Program {
         const auto multiply = [=, &weight](Crew &crew, Run<T> &run) {
             const int rows = run.order.wanted, width = run.order.logits_width;
             share_product(crew, run, weight, src, rows, [&](int row, int first, int columns, const float *sums) {
-                T *to = static_cast<T *>(run.order.logits) + std::ptrdiff_t(row) * width + offset + first;
+                T *to = run.logits + std::ptrdiff_t(row) * width + offset + first;
                 run.kernels.close(sums, nullptr, nullptr, columns, to);
                 if (scale != 1 || softcap != 0) run.kernels.squeeze(to, scale, softcap, columns, to);
             });
@@ -259,13 +260,16 @@ template <class T> class TypedProgram final : public Program {
         int8_.ensure(rows * int8_parts_ * sizeof(Int8Part));
         if (kernels_.widens)
             for (auto &wide : wide_) wide.ensure(std::min<std::size_t>(rows, MOST_ROWS) * widened_ * sizeof(float));
-        Run<T> run{order, kernels_, buffers_, scratch_, angles_, wide_, int8_.as<Int8Part>()};
-        threads_->run(2 * ops_.size() + order.kept.size(), [&](Crew &crew) {
+        if (!order.logits) logits_.ensure(std::size_t(order.wanted) * order.logits_width * sizeof(T));
+        T *logits = order.logits ? static_cast<T *>(order.logits) : logits_.as<T>();
+        Run<T> run{order, kernels_, buffers_, scratch_, angles_, wide_, int8_.as<Int8Part>(), logits};
+        threads_->run(2 * ops_.size() + order.kept.size() + 1, [&](Crew &crew) {
             for (const Op &op : ops_)
                 if (runs(op.section, order.skipped)) {
                     if (op.first) op.first(crew, run);
                     op.body(crew, run);
                 }
+            if (order.choice.tokens) crew.share(order.wanted, [&](int row) { choose(run, row); });
         });
     }
 
@@ -285,6 +289,15 @@ template <class T> class TypedProgram final : public Program {
         bool selected;
         int operator()(const Run<T> &run) const { return selected ? run.order.wanted : run.order.rows; }
     };
+
+    void choose(const Run<T> &run, int row) const {
+        const TokenChoice &choice = run.order.choice;
+        const LogitRow logits{run.logits + std::ptrdiff_t(row) * run.order.logits_width, run.order.logits_width,
+                              narrow()};
+        choice.tokens[row] = choice.keys ? choice_kernels_.drawn(logits, choice.divisors ? choice.divisors[row] : 1,
+                                                                 std::uint64_t(choice.keys[row]))
+                                         : choice_kernels_.likeliest(logits);
+    }
 
     // Room for the rows of a product, and what comes before it: rounding them for an int8 matrix.
     Body prepared(const Matrix<T> &matrix, View src) {
@@ -358,13 +371,14 @@ template <class T> class TypedProgram final : public Program {
     Rows rows_of() const { return {selected_}; }
 
     const Kernels<T> &kernels_;
+    const ChoiceKernels &choice_kernels_ = *find_choice_kernels("");
     std::shared_ptr<Threads> threads_;
     std::vector<Buffer<T>> buffers_;
     std::vector<std::shared_ptr<const Matrix<T>>> matrices_;
     std::vector<Rotary> rotaries_;
     std::vector<Angles> angles_;
     std::vector<Memory> scratch_, wide_;
-    Memory int8_;
+    Memory int8_, logits_;
     std::size_t widened_ = 0;  // numbers of a row, at most
     int int8_parts_ = 0;  // of a row, at most
     std::vector<Op> ops_;

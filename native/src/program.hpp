@@ -43,6 +43,13 @@ struct Kept {
     void *out;
 };
 
+// How the tokens of the wanted rows are chosen from their logits, and where they go; null for none.
+struct TokenChoice {
+    std::int64_t *tokens;      // [wanted]
+    const float *divisors;     // [wanted], null where all are 1
+    const std::int64_t *keys;  // of their noise, [wanted]; null for the likeliest tokens
+};
+
 // What one run reads and writes; pointers are the caller's. External rows lie one after another without gaps.
 struct Order {
     const Cache *cache;
@@ -52,8 +59,9 @@ struct Order {
     std::vector<Kept> kept;
     std::vector<int> skipped;
     std::vector<const void *> inputs;
-    void *logits, *output;
-    int logits_width;  // of a row of `logits`
+    void *logits, *output;  // null where nobody asks for them
+    int logits_width;       // of a row of `logits`
+    TokenChoice choice;
 };
 
 struct Attending {

@@ -27,6 +27,7 @@ template <class T> struct Run {
     std::vector<Angles> &angles;   // of each rotary embedding
     std::vector<Memory> &wide;     // the same, for rows that products read as floats
     Int8Part *int8;                // rows of the product at hand, where its matrix is int8
+    T *logits;                     // of the wanted rows: the caller's, or the program's own where only tokens leave
 
     T *row(const View &view, int row) const {
         const auto &buffer = buffers[view.buffer];

@@ -62,6 +62,23 @@ class Segment:
         return self.masks[key]
 
 
+@dataclass(kw_only=True, eq=False, slots=True)
+class TokenChoice:
+    """Tokens to be chosen by the forward itself: the argmax of each wanted row's logits / divisor + noise, in float32.
+
+    Attributes:
+        logits: Whether the logits are wanted as well.
+        divisors: One for each wanted row, [R]; none where all are 1.
+        keys: What the noise of each row is made of, [R]; none for the likeliest tokens.
+        tokens: Those chosen, [R]; none where the forward has left that to its caller, and given the logits.
+    """
+
+    logits: bool
+    divisors: list[float] | None = None
+    keys: list[int] | None = None
+    tokens: list[int] | None = None
+
+
 @dataclass(kw_only=True, eq=False)
 class StepPlan:
     """One packed forward.
@@ -72,6 +89,7 @@ class StepPlan:
         write: Cache slots the rows' keys and values go to, T of them.
         segments: The requests, in row order; together they cover all rows.
         logit_rows: Rows whose logits are wanted, [R] int64, ascending.
+        choice: What is asked of forwards that choose tokens themselves; others pass over it.
         arranged: How attention has arranged its segments; attention's own.
     """
 
@@ -80,6 +98,7 @@ class StepPlan:
     write: Slots
     segments: list[Segment]
     logit_rows: Tensor
+    choice: TokenChoice | None = None
     arranged: Any = None
 
     def __post_init__(self) -> None:

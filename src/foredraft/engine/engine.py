@@ -369,7 +369,7 @@ class Engine:
         logits, states = self.target.forward(plan, step.wanted_features(batch))
         clock.append(perf_counter())
         step.share_features(batch, plan, states)
-        step.verify(batch, logits)
+        step.verify(batch, logits, plan.choice)
         step.share_successors(batch)
         self.commit(batch)
         clock.append(perf_counter())

@@ -97,6 +97,12 @@ class Running:
         """How many likeliest next tokens some drafter of the request needs to be told."""
         return max((drafter.needs.successors for drafter in self.drafters), default=0)
 
+    @cached_property
+    def wants_logits(self) -> bool:
+        """Whether somebody reads the logits of its decisions besides who chooses its tokens."""
+        request = self.request
+        return bool(self.wanted_successors) or request.params.logprobs is not None or request.speculation.adaptive
+
 
 @dataclass(kw_only=True, eq=False)
 class Work:
@@ -111,7 +117,8 @@ class Work:
         node_slots: Cache slots of the draft's nodes.
         states: The target's hidden states of the whole step by boundary, [T, hidden] each, if its drafters need any.
         start: The request's first row among them.
-        logits: The target's raw logits of the root and of each node, [N + 1, V], where it decides.
+        logits: The target's raw logits of the root and of each node, [N + 1, V], where it decides; none where the
+            forward has chosen its tokens and nobody else wants them.
         verdict: What was accepted, where it decides.
         successors: The target's likeliest next tokens after the root and each node, as many as its drafters need.
         event: What it has written.
@@ -136,6 +143,11 @@ class Work:
         return self.chunk == self.running.request.pending
 
     @property
+    def needs_no_law(self) -> bool:
+        """Whether its draft is judged by tokens alone, or there is none."""
+        return not (self.running.rule.needs_laws and self.tree.guesses)
+
+    @property
     def path(self) -> list[int]:
         """Accepted nodes."""
         return self.verdict.path if self.verdict else []
@@ -146,7 +158,7 @@ class Work:
         return len(self.tree) + 1 if self.decides else 0
 
     @property
-    def choice_logits(self) -> Tensor:
+    def choice_logits(self) -> Tensor | None:
         """Logits of the rows that choose a token: the root's and each guess's; probes choose none."""
         return self.logits[: len(self.logits) - self.tree.probes] if self.tree.probes else self.logits
 

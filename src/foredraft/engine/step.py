@@ -6,8 +6,9 @@ from torch import Tensor
 from foredraft.core.draft_tree import DraftTree
 from foredraft.core.plan_builder import Rows, build_plan
 from foredraft.core.speculation_config import SpeculationConfig
-from foredraft.core.step_plan import StepPlan
+from foredraft.core.step_plan import StepPlan, TokenChoice
 from foredraft.drafters.drafter import Drafter, DraftTask, Observation
+from foredraft.engine.row_choice import choice_of, told
 from foredraft.engine.running import Option, Work
 from foredraft.engine.writing import prompt_logprobs
 from foredraft.model.capture import States
@@ -63,7 +64,9 @@ def draft_task(work: Work, config: SpeculationConfig) -> DraftTask | None:
 
 
 def plan_of(batch: list[Work], device: torch.device) -> StepPlan:
-    return build_plan([rows_of(work, device) for work in batch], device)
+    plan = build_plan([rows_of(work, device) for work in batch], device)
+    plan.choice = choice_of(batch)
+    return plan
 
 
 def rows_of(work: Work, device: torch.device) -> Rows:
@@ -79,11 +82,13 @@ def rows_of(work: Work, device: torch.device) -> Rows:
     )
 
 
-def verify(batch: list[Work], logits: Tensor) -> None:
+def verify(batch: list[Work], logits: Tensor, choice: TokenChoice | None) -> None:
     """Give every request that decides in this step its logits and its verdict."""
-    share_logits(batch, logits)
+    tokens = choice.tokens if choice else None
+    if tokens is None or choice.logits:
+        share_logits(batch, logits)
     deciding = [work for work in batch if work.decides]
-    chosen = chosen_together(deciding)
+    chosen = chosen_together(deciding) if tokens is None else told(batch, tokens)
     for work in deciding:
         running = work.running
         work.verdict = accept(
@@ -103,7 +108,7 @@ def share_logits(batch: list[Work], logits: Tensor) -> None:
 
 def chosen_together(deciding: list[Work]) -> dict[int, list[int]]:
     """The token of each row of those requests that need no more for it than their logits and noise, by id of work."""
-    asked = [work for work in deciding if not (work.running.rule.needs_laws and work.tree.guesses)]
+    asked = [work for work in deciding if work.needs_no_law]
     greedy = [work for work in asked if work.running.sampler.plain_greedy]
     drawn = [work for work in asked if not work.running.sampler.greedy and work.running.sampler.plain]
     chosen = {}

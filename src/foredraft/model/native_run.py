@@ -45,13 +45,15 @@ class PlanRunner:
         output: Tensor | None = None,
         kept: dict[int, Tensor] | None = None,
     ) -> Tensor:
-        """Logits of the plan's wanted rows, [R, V]; `output` and `kept` are filled.
+        """Logits of the plan's wanted rows, [R, V], or [0, V] where only their tokens are asked for; `output`, `kept`
+        and the plan's choice are filled.
 
         The sections `skip` are left out.
         """
-        rows, states = plan.logit_rows, kept or {}
-        logits = torch.empty(rows.shape[0], self.logits, dtype=self.dtype)
-        self.program.run(
+        rows, states, choice = plan.logit_rows, kept or {}, plan.choice
+        asked = choice is None or choice.logits
+        logits = torch.empty(rows.shape[0] if asked else 0, self.logits, dtype=self.dtype)
+        tokens = self.program.run(
             self.cache(layers),
             plan.tokens[0],
             plan.positions[0],
@@ -60,11 +62,14 @@ class PlanRunner:
             rows,
             list(states),
             list(states.values()),
-            logits,
+            logits if asked else None,
             inputs,
             output,
             skip,
+            (choice.divisors, choice.keys) if choice else None,
         )
+        if choice:
+            choice.tokens = tokens
         return logits
 
     def alone(self, rows: Tensor, *, skip: Sequence[int] = ()) -> Tensor:

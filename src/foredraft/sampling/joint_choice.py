@@ -20,16 +20,21 @@ def drawn_together(
     samplers: Sequence[RequestSampler], logits: Sequence[Tensor], depths: Sequence[list[int]]
 ) -> list[list[int]]:
     """As each of `samplers`, all of them plain, would draw from its rows of raw logits, [R, V] each, at its depths."""
-    sizes = list(map(len, depths))
-    divisors = [sampler.divisor for sampler, size in zip(samplers, sizes, strict=True) for _ in range(size)]
-    divided = any(divisor != 1 for divisor in divisors)
+    sizes, divisors = list(map(len, depths)), divisors_together(samplers, depths)
     if natively_chosen(logits[0]):
-        return split(choose(list(logits), divisors if divided else None, keys_together(samplers, depths)), sizes)
+        return split(choose(list(logits), divisors, keys_together(samplers, depths)), sizes)
     rows = stacked(logits)
-    if divided:
+    if divisors:
         rows = rows / torch.tensor(divisors, device=rows.device)[:, None]
     noise = noise_together(samplers, depths, rows)
     return split((rows + noise).argmax(-1).tolist(), sizes)
+
+
+def divisors_together(samplers: Sequence[RequestSampler], depths: Sequence[list[int]]) -> list[float] | None:
+    """What the logits of every row are divided by; none where that is 1."""
+    if all(sampler.divisor == 1 for sampler in samplers):
+        return None
+    return [sampler.divisor for sampler, own in zip(samplers, depths, strict=True) for _ in own]
 
 
 def keys_together(samplers: Sequence[RequestSampler], depths: Sequence[list[int]]) -> list[int]:

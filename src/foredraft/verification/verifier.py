@@ -86,7 +86,7 @@ def inverse_cdf(weights: Tensor, u: float) -> int:
 
 
 def accept(
-    rule: Rule, tree: DraftTree, sampler: RequestSampler, logits: Tensor, chosen: list[int] | None = None
+    rule: Rule, tree: DraftTree, sampler: RequestSampler, logits: Tensor | None, chosen: list[int] | None = None
 ) -> Verdict:
     """What `rule` keeps of `tree`, and the token the target adds.
 
@@ -94,10 +94,10 @@ def accept(
         rule: One of `rules`, or the caller's own.
         tree: The drafts; may be empty.
         sampler: The request's, its history ending at the root.
-        logits: The target's raw logits of the root and of each node, [N + 1, V].
+        logits: The target's raw logits of the root and of each node, [N + 1, V]; not read where tokens are `chosen`.
         chosen: The token of each row, [N + 1], where the caller has drawn them all already.
     """
-    assert len(logits) == len(tree) + 1
+    assert len(logits if chosen is None else chosen) == len(tree) + 1
     if rule.needs_laws and len(tree):
         return accept_by_law(rule, tree, sampler, logits)
     if chosen is None:
