@@ -275,6 +275,23 @@ def test_costs_follow_what_steps_take():
     assert costs.draft_seconds("d", 1) == pytest.approx(0.25, rel=0.1)
     costs.saw_step(1, 1, 0, False, 1000.0)  # a disturbance
     assert costs.step_seconds(1, 1, 0, False) < 3.0
+    assert costs.without_stalls("d", 1, 0.5) == 0.5
+    assert costs.without_stalls("d", 1, 100.0) == pytest.approx(0.75, rel=0.1)
+
+
+def test_a_stall_is_not_charged_to_the_drafter_it_met():
+    table = StepCosts(
+        forwards=(ForwardCost(rows=1, requests=1, context=0, seconds=1.0),),
+        drafts={"a": (DraftCost(requests=1, seconds=0.1),)},
+    )
+    policy, known = Policy(draft_rows=8), RequestPolicy([Way("a", "a", "a", 4, 4)], Past(), 0)
+    policy.costs = LiveCosts(table)
+    policy.prices = StepPrices(policy.costs, base_rows=1, requests=1, context=0.0, sampled=False)
+    seat = Seat(work=None, known=known, depth=4, place=0)
+    policy.saw_draft("a", [seat], 2.0)  # the first draft reads the whole text
+    assert known.saved["a"] == pytest.approx(-2.0)
+    policy.saw_draft("a", [seat], 50.0)
+    assert known.saved["a"] == pytest.approx(-2.3)
 
 
 def test_plain_steps_get_no_dearer_by_being_rare():
@@ -371,6 +388,15 @@ def test_a_drafter_of_no_use_is_kept_ready_ever_more_seldom():
     assert tried == [8, 24, 56, 120, 184]
     known.saw(kind, 20, {"useless": 8.0})
     assert known.kept(kind, {"useless": True})
+
+
+def test_one_good_try_brings_back_what_seemed_of_no_use():
+    known = Usefulness()
+    for _ in range(5):
+        known.saw((0, 0), 20, {"stalled": -6.0})
+    assert not known.kept((0, 0), {"stalled": True})
+    known.saw((0, 0), 20, {"stalled": 8.0})
+    assert known.kept((0, 0), {"stalled": True})
 
 
 def test_what_is_of_no_use_to_some_is_of_none_to_warmer_ones_and_to_more_at_once():

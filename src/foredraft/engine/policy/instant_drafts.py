@@ -51,9 +51,10 @@ class InstantDrafts:
             seat.offers[place] = offer_of(seat, place, tree, prices, row_price)
         seconds = perf_counter() - start
         self.seconds += seconds
+        sound = prices.costs.without_stalls(label, len(orders), seconds)
         prices.costs.saw_draft(label, len(orders), seconds)
         for seat, place in orders:
-            seat.known.charge(place, seconds / len(orders) / prices.token)
+            seat.known.charge(place, sound / len(orders) / prices.token)
 
     def settle(self, seats: Sequence[Seat], prices: StepPrices, values: Values) -> None:
         """After a decision: note what the drafts were worth by its values, what asking costs, and who goes on."""

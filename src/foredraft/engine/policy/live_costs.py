@@ -171,6 +171,10 @@ class LiveCosts:
             self.known_drafts[label, requests] = seconds
         return seconds
 
+    def without_stalls(self, label: str, requests: int, seconds: float) -> float:
+        """What a call has taken, as far as that says something of the drafter: the machine may have been elsewhere."""
+        return min(seconds, WILDEST * self.draft_seconds(label, requests))
+
     def another_token(self, shorter: Way, longer: Way, requests: int) -> float:
         """Seconds of another token of so many chains that are drafted together, as chains of two lengths differ; its
         part of a call where there is but one length."""

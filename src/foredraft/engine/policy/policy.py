@@ -234,6 +234,7 @@ class Policy:
         owner = group[0].known.ways[group[0].place].owner
         self.called += seconds
         if all(owner in seat.known.called for seat in group):
+            seconds = self.costs.without_stalls(label, len(group), seconds)
             if self.teaches:
                 self.costs.saw_draft(label, len(group), seconds)
         else:

@@ -9,6 +9,7 @@ FIRST_BESIDE = 12  # the same beside others, of one whom nothing has to be kept 
 EVERY, SELDOM = 8, 64  # one of so many requests tries one of no use again, ever fewer while it stays so
 LEAST_STEPS = 8  # of a request, for it to say anything
 FOLLOW = 0.3  # weight of a new request
+FOLLOW_TRY = 0.6  # and of one that tries again what was of no use: it may have been the machine
 
 
 Kind = tuple[int, int]  # temperature and crowd, by class
@@ -38,8 +39,9 @@ class Use:
         return self.requests >= self.first and self.saved < LEAST_USE
 
     def follow(self, saved: float) -> None:
+        weight = FOLLOW_TRY if self.worthless else FOLLOW
         self.requests += 1
-        self.saved += (saved - self.saved) * max(FOLLOW, 1.0 / self.requests)
+        self.saved += (saved - self.saved) * max(weight, 1.0 / self.requests)
         self.patience = self.patience if self.worthless else EVERY
 
     def turn(self, together: int) -> bool:
