@@ -123,10 +123,12 @@ struct AskedTokens {
 };
 
 // The tokens of the wanted rows where a `choice` is asked for; then logits leave only where there is a tensor for them.
-std::optional<std::vector<std::int64_t>> run(PyProgram &self, const PyCache *cache, const Tensor &tokens, const Tensor &positions, const Tensor &write,
-         const nb::list &segments, const Tensor &logit_rows, const std::vector<int> &features,
-         const Tensors &feature_outs, const std::optional<Tensor> &logits, const Tensors &inputs,
-         const std::optional<Tensor> &output, const std::vector<int> &skip, nb::handle choice) {
+std::optional<std::vector<std::int64_t>> run(PyProgram &self, const PyCache *cache, const Tensor &tokens,
+                                             const Tensor &positions, const Tensor &write, const nb::list &segments,
+                                             const Tensor &logit_rows, const std::vector<int> &features,
+                                             const Tensors &feature_outs, const std::optional<Tensor> &logits,
+                                             const Tensors &inputs, const std::optional<Tensor> &output,
+                                             const std::vector<int> &skip, nb::handle choice) {
     Program &program = *self.program;
     Order order{};
     Tensors alive;

@@ -86,8 +86,8 @@ template <class T, int P, class Rows> struct Same {
 const int PART_BYTES = 8192;  // of a group: what all blocks of rows read before the next part
 const int NEAR = 2048;        // bytes ahead of a single block
 
-// All rows against P panels: as one block while they fit its registers, so that the weights stream by once, else as even
-// blocks. These take a group part by part and ask for the next one, so that it comes while all of them are computing.
+// All rows against P panels: as one block while they fit its registers, so that the weights stream by once, else as
+// even blocks. These take a group part by part and ask for the next one, so that it comes while all of them compute.
 template <class T, int P, class Rows>
 void rows_product(const Rows &first, int rows, int steps, std::ptrdiff_t apart, const T *group, float *out, bool more) {
     typedef Blocks<Same<T, P, Rows>, P> Own;

@@ -53,7 +53,8 @@ bool runs_here() {
 
 void product(const bf16 *a, std::ptrdiff_t stride, int rows, int inputs, int panels, const bf16 *group, float *out,
              Widened &wide) {
-    tiled_product<TileRegisters>(a, stride, rows, inputs, panels, group, out, wide, avx512_bf16_kernels.narrow->product);
+    tiled_product<TileRegisters>(a, stride, rows, inputs, panels, group, out, wide,
+                                 avx512_bf16_kernels.narrow->product);
 }
 
 Kernels<bf16> with_tiles() {

@@ -43,8 +43,8 @@ void share_product(Crew &crew, const Run<T> &run, const Matrix<T> &matrix, View 
 template <class T> class TypedProgram final : public Program {
   public:
     TypedProgram(const Kernels<T> &kernels, std::shared_ptr<Threads> threads)
-        : kernels_(kernels), threads_(std::move(threads)), scratch_(threads_->count()),
-          wide_(threads_->count()), needs_(sizeof(T) == 2) {}
+        : kernels_(kernels), threads_(std::move(threads)), scratch_(threads_->count()), wide_(threads_->count()),
+          needs_(sizeof(T) == 2) {}
 
     bool narrow() const override { return sizeof(T) == 2; }
 
@@ -380,7 +380,7 @@ template <class T> class TypedProgram final : public Program {
     std::vector<Memory> scratch_, wide_;
     Memory int8_, logits_;
     std::size_t widened_ = 0;  // numbers of a row, at most
-    int int8_parts_ = 0;  // of a row, at most
+    int int8_parts_ = 0;       // the same
     std::vector<Op> ops_;
     Needs needs_;
     std::mutex one_run_;
