@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.functional import gelu, silu
 
 from foredraft.model.int8_weights import GROUP, quantized
+from foredraft.sampling.noise import gumbel_rows
 
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -66,6 +67,7 @@ class ReferenceProgram:
         self.int8: set[int] = set()  # of the matrices
         self.rotaries: list[tuple[Tensor, float]] = []
         self.weight_bytes = 0
+        self.columns = 0  # of the logits
         self.ops: list[tuple[int, Callable[[Run], None]]] = []
         self.number = ALWAYS
 
@@ -278,6 +280,8 @@ class ReferenceProgram:
         self.op(work)
 
     def logits(self, src: View, matrix: int, scale: float = 1.0, softcap: float = 0.0, offset: int = 0) -> None:
+        self.columns = max(self.columns, offset + len(self.matrices[matrix]))
+
         def work(run: Run) -> None:
             if run.logits is None:
                 return
@@ -308,8 +312,11 @@ class ReferenceProgram:
         inputs: list[Tensor],
         output: Tensor | None,
         skip: list[int],
-    ) -> None:
+        choice: tuple[list[float] | None, list[int] | None] | None = None,
+    ) -> list[int] | None:
         count = len(tokens)
+        if choice and logits is None:
+            logits = torch.empty(len(logit_rows), self.columns, dtype=self.dtype)
         assert len(positions) == len(write) == count
         assert all(t.dtype == torch.int64 and t.is_contiguous() for t in (tokens, positions, write, logit_rows))
         run = Run(
@@ -333,6 +340,16 @@ class ReferenceProgram:
         for number, work in self.ops:
             if number not in left_out:
                 work(run)
+        return choose(logits, *choice) if choice else None
+
+
+def choose(logits: Tensor, divisors: list[float] | None, keys: list[int] | None) -> list[int]:
+    scores = logits.float()
+    if divisors is not None:
+        scores = scores / torch.tensor(divisors)[:, None]
+    if keys is not None:
+        scores = scores + gumbel_rows(torch.tensor(keys, dtype=torch.int64), scores.shape[1])
+    return scores.argmax(-1).tolist()
 
 
 class ReferenceRuntime:

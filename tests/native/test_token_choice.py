@@ -5,6 +5,7 @@ from dataclasses import replace
 import foredraft_native as native
 import pytest
 import torch
+from reference_program import choose as reference_choice
 from small_decoder import KERNELS, VOCABULARY, Given, SmallDecoder, native_decoder, text
 
 TOKENS = torch.randint(VOCABULARY, (20,), generator=torch.Generator().manual_seed(9)).tolist()
@@ -34,18 +35,7 @@ def test_tokens_are_those_of_the_logits(kernels, dtype, name):
     given = torch.zeros_like(logits)
     assert chosen(decoder, ROWS, ASKED[name], given) == wanted
     assert torch.equal(given, logits)
-    assert wanted == [tokens_by_torch(row, *one) for row, *one in zip(logits, *spread(divisors, keys), strict=True)]
-
-
-def spread(divisors: list[float] | None, keys: list[int] | None) -> tuple[list, list]:
-    return divisors or [1.0] * COUNT, keys or [None] * COUNT
-
-
-def tokens_by_torch(row: torch.Tensor, divisor: float, key: int | None) -> int:
-    noise = torch.zeros(1, VOCABULARY)
-    if key is not None:
-        native.gumbel_rows(torch.tensor([key]), noise)
-    return int((row.float() / divisor + noise[0]).argmax())
+    assert wanted == reference_choice(logits, divisors, keys)
 
 
 def test_without_a_choice_nothing_is_told():
