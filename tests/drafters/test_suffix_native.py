@@ -205,7 +205,7 @@ def test_the_extension_serves_unless_it_is_switched_off(monkeypatch):
 
 def test_without_it_python_serves(monkeypatch):
     monkeypatch.delenv(native_runtime.VARIABLE, raising=False)
-    monkeypatch.setattr(native_runtime, "installed", lambda: False)
+    monkeypatch.setattr(native_runtime, "absence", lambda: "not installed")
     assert suffix_trees().make is SuffixTree
 
 

@@ -20,6 +20,7 @@ from foredraft.model.target import load_beside, load_model, load_target
 from foredraft.model.trial import agree
 
 KERNELS = ["avx512-bf16", "avx512", "portable"]
+MISSING = "foredraft-native is not installed"
 
 
 @pytest.fixture
@@ -39,7 +40,7 @@ def extension(monkeypatch) -> SimpleNamespace:
         made=made,
     )
     monkeypatch.delenv(native_runtime.VARIABLE, raising=False)
-    monkeypatch.setattr(native_runtime, "installed", lambda: True)
+    monkeypatch.setattr(native_runtime, "absence", lambda: "")
     monkeypatch.setattr(native_runtime, "extension", lambda: module)
     native_runtime.thread_pool.cache_clear()
     yield module
@@ -49,7 +50,7 @@ def extension(monkeypatch) -> SimpleNamespace:
 @pytest.fixture
 def no_extension(monkeypatch) -> None:
     monkeypatch.delenv(native_runtime.VARIABLE, raising=False)
-    monkeypatch.setattr(native_runtime, "installed", lambda: False)
+    monkeypatch.setattr(native_runtime, "absence", lambda: MISSING)
 
 
 @pytest.fixture
@@ -111,6 +112,18 @@ def test_other_paths_say_why(kind, native, remark, extension, tmp_path):
 def test_without_the_extension_all_is_as_before(llama, no_extension):
     model = load_packed(llama, native="auto")
     assert model.path.endswith("; foredraft-native is not installed") and not released(model.module)
+
+
+def test_an_extension_of_another_version_is_not_used(llama, monkeypatch):
+    monkeypatch.delenv(native_runtime.VARIABLE, raising=False)
+    monkeypatch.setattr(native_runtime, "find_spec", lambda name: name)
+    monkeypatch.setattr(native_runtime, "extension", lambda: SimpleNamespace(INTERFACE=1))
+    native_runtime.absence.cache_clear()
+    try:
+        model = load_packed(llama, native="auto")
+        assert model.path.endswith("of another version of foredraft: install it anew") and not released(model.module)
+    finally:
+        native_runtime.absence.cache_clear()
 
 
 def test_a_native_path_that_differs_is_not_taken(llama, extension, monkeypatch):
@@ -209,7 +222,7 @@ def test_int8_weights_without_the_native_path_are_refused(extension, monkeypatch
     device = find_device("cpu", "auto", "int8")
     with pytest.raises(ModelError, match="cannot be run in int8: native kernels do not cover GPT2LMHeadModel$"):
         load_packed_model(find_checkpoint(folder), torch.bfloat16, device)
-    monkeypatch.setattr(native_runtime, "installed", lambda: False)
+    monkeypatch.setattr(native_runtime, "absence", lambda: MISSING)
     with pytest.raises(ConfigError, match="^dtype is 'int8'; that .* path, and foredraft-native is not installed$"):
         load_target("tiny", dtype="int8")
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from foredraft.core.errors import ConfigError, require
 
 EXTENSION, DISTRIBUTION = "foredraft_native", "foredraft-native"
+INTERFACE = 2  # of the extension, as this version of foredraft calls it
 VARIABLE = "FOREDRAFT_NATIVE"
 AUTO, OFF = "auto", "off"
 BF16_ONLY = "-bf16"  # ends the names of kernel sets that compute in nothing else
@@ -68,7 +69,7 @@ def native_choice(asked: str | None) -> str:
     """
     choice, source = (asked, "native") if asked is not None else (os.environ.get(VARIABLE) or AUTO, VARIABLE)
     available = (AUTO, OFF, *kernel_names())
-    missing = "" if installed() else f"; {DISTRIBUTION} is not installed"
+    missing = f"; {absence()}" if absence() else ""
     require(choice in available, f"{source} is {choice!r}; it must be {one_of(available)}{missing}", ConfigError)
     return choice
 
@@ -80,7 +81,7 @@ def native_here(choice: str) -> bool:
 
 def require_native(choice: str, purpose: str) -> None:
     """Raise `ConfigError` that begins with `purpose` where a checked `choice` leaves no native path."""
-    reason = "foredraft-native is not installed" if not installed() else "native kernels are switched off"
+    reason = absence() or "native kernels are switched off"
     require(native_here(choice), f"{purpose}that takes the native path, and {reason}")
 
 
@@ -91,8 +92,8 @@ def runtime_for(choice: str, dtype: torch.dtype) -> NativeRuntime:
     """
     if choice == OFF:
         raise NotCovered("native kernels are switched off")
-    if not installed():
-        raise NotCovered(f"{DISTRIBUTION} is not installed")
+    if absence():
+        raise NotCovered(absence())
     if dtype not in DTYPES:
         raise NotCovered(f"native kernels compute in bf16 or fp32, not in {str(dtype).removeprefix('torch.')}")
     fitting = [name for name in kernel_names() if dtype is torch.bfloat16 or not name.endswith(BF16_ONLY)]
@@ -106,9 +107,19 @@ def kernel_names() -> list[str]:
     return list(extension().kernel_names()) if installed() else []
 
 
-@cache
 def installed() -> bool:
-    return find_spec(EXTENSION) is not None
+    """Whether there is an extension to use."""
+    return not absence()
+
+
+@cache
+def absence() -> str:
+    """Why there is no extension to use, in half a line; empty where there is one."""
+    if find_spec(EXTENSION) is None:
+        return f"{DISTRIBUTION} is not installed"
+    if getattr(extension(), "INTERFACE", 1) != INTERFACE:
+        return f"{DISTRIBUTION} {extension_version()} is of another version of foredraft: install it anew"
+    return ""
 
 
 @cache
