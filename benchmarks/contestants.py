@@ -10,7 +10,7 @@ from plain_model import load_plain
 from transformers import PreTrainedModel
 from transformers.generation import BaseStreamer
 
-from foredraft import Engine, SamplingParams, SpeculationConfig, TokenEvent
+from foredraft import Engine, SamplingParams, SpeculationConfig, TokenEvent, UserError
 from foredraft.model.loading import eos_of, find_checkpoint
 
 PLAIN, PEER_PLAIN, PEER_ASSISTED, PEER_LOOKUP = "foredraft plain", "hf plain", "hf assisted", "hf prompt lookup"
@@ -27,7 +27,11 @@ FOREDRAFT: dict[str, dict] = {
     "suffix tree 16": SUFFIX | {"num_speculative_tokens": 12, "tree_size": 16},
     "draft model 3": MODEL | {"num_speculative_tokens": 3},
     "draft model 5": MODEL | {"num_speculative_tokens": 5, "draft_confidence_threshold": 0.4},
+    "draft model 7": MODEL | {"num_speculative_tokens": 7, "draft_confidence_threshold": 0.4},
     "draft model tree 16": MODEL | {"num_speculative_tokens": 4, "tree_size": 16, "tree_width": 3},
+    "mtp 3": {"method": "mtp", "num_speculative_tokens": 3},
+    "eagle3 5": {"method": "eagle3", "num_speculative_tokens": 5},
+    "dflash 7": {"method": "dflash", "num_speculative_tokens": 7},
     "auto": {"method": "auto", "suffix_decoding_max_cached_requests": 0},
 }
 # The assistant keeps transformers' own defaults: up to 20 tokens, stopped early when it is unsure.
@@ -137,8 +141,11 @@ def transformers_contestant(model: PreTrainedModel, options: dict) -> Contestant
     return write
 
 
-def make_contestants(engine: Engine, target: str, draft: str, new: int, ends: list[int]) -> dict[str, Contestant]:
-    """Everybody in this process, over the same weights in the same dtype, greedy.
+def make_contestants(
+    engine: Engine, target: str, draft: str, new: int, ends: list[int]
+) -> tuple[dict[str, Contestant], dict[str, str]]:
+    """Everybody in this process, over the same weights in the same dtype, greedy; and why others take no part, as where
+    the target has no such heads.
 
     A text ends at one of `ends`, the target's own end tokens, or goes on to `new` tokens where there are none.
     """
@@ -148,14 +155,25 @@ def make_contestants(engine: Engine, target: str, draft: str, new: int, ends: li
         module.generation_config.eos_token_id = ends or None
         module.generation_config.pad_token_id = 0
     sampling = SamplingParams(max_new_tokens=new, ignore_eos=not ends)
-    entrants: dict[str, Contestant] = {}
-    for name, setting in FOREDRAFT.items():
-        config = SpeculationConfig(**with_model(setting, draft))
-        entrants[name] = foredraft_contestant(engine, config, sampling)
+    configs, left_out = configs_for(engine, draft)
+    entrants = {name: foredraft_contestant(engine, config, sampling) for name, config in configs.items()}
     for name, setting in TRANSFORMERS.items():
         options = with_model(setting, assistant) | {"max_new_tokens": new}
         entrants[name] = transformers_contestant(model, options)
-    return entrants
+    return entrants, left_out
+
+
+def configs_for(engine: Engine, draft: str) -> tuple[dict[str, SpeculationConfig], dict[str, str]]:
+    """Those of foredraft's contestants that the engine can run, and why not the others."""
+    configs, left_out = {}, {}
+    for name, setting in FOREDRAFT.items():
+        config = SpeculationConfig(**with_model(setting, draft))
+        try:
+            engine.options_of(config)
+            configs[name] = config
+        except UserError as error:
+            left_out[name] = str(error)
+    return configs, left_out
 
 
 def ends_of(engine: Engine, target: str, ignore_eos: bool) -> list[int]:

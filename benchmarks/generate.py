@@ -82,7 +82,7 @@ def main(
     prompts = {name: fitting(engine, its, prompts_per_workload, max_new_tokens) for name, its in texts.items()}
     require(not peers or engine.target.model.dtype == torch.bfloat16, "peers compute in bf16; give --dtype bf16")
     new, ends, bandwidth = max_new_tokens, ends_of(engine, target, ignore_eos), read_bandwidth()
-    own = make_contestants(engine, target, draft_model, new, ends)
+    own, absent = make_contestants(engine, target, draft_model, new, ends)
     length = max(len(tokens) for its in prompts.values() for tokens in its) + new
     task = Task(target=target, draft=draft_model, folder=folder, threads=threads, length=length, new=new, ends=ends)
     with TemporaryDirectory(prefix="foredraft-generate-") as logs, at_work(peers, threads, Path(logs)) as workers:
@@ -93,7 +93,8 @@ def main(
         turns = stage.play(prompts, rounds)
     settings = {"target": target, "draft_model": draft_model, "threads": threads, "rounds": rounds}
     settings |= {"max_new_tokens": new, "ignore_eos": ignore_eos, "seed": None, "temperature": 0}
-    settings |= {"peers": about, "left_out": left_out | stage.left_out, "waiting_cpu_share": stage.waiting.shares()}
+    left_out |= absent | stage.left_out
+    settings |= {"peers": about, "left_out": left_out, "waiting_cpu_share": stage.waiting.shares()}
     result = provenance() | settings | findings(engine, prompts, turns, bandwidth)
     write(result, output, markdown)
     report.show(result)
@@ -160,7 +161,7 @@ def verdict(result: dict) -> int:
         f"{workload}: {name}": group[name]["prompts_unlike_plain"]
         for workload, group in result["summary"].items()
         for name in FOREDRAFT
-        if group[name]["prompts_unlike_plain"]
+        if name in group and group[name]["prompts_unlike_plain"]
     }
     unlike_peer = {w: g[PLAIN]["prompts_unlike_hf_plain"] for w, g in result["summary"].items()}
     print(f"prompts where foredraft plain and {PEER_PLAIN} differ: {unlike_peer}")

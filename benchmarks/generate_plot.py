@@ -34,7 +34,8 @@ def label(axes, groups: list[str], scale: str) -> None:
 
 
 def draw_bars(axes, groups: Mapping[str, Mapping]) -> None:
-    names = [name for name in (*FOREDRAFT, *TRANSFORMERS) if name != PLAIN]
+    present = next(iter(groups.values()))
+    names = [name for name in (*FOREDRAFT, *TRANSFORMERS) if name != PLAIN and name in present]
     width = 0.86 / len(names)
     for place, name in enumerate(names):
         spreads = [group[name]["ratio"] for group in groups.values()]

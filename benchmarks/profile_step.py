@@ -13,7 +13,7 @@ from statistics import median
 from time import perf_counter
 from unittest.mock import patch
 
-from contestants import FOREDRAFT, with_model
+from contestants import configs_for
 from cyclopts import App
 from rich.console import Console
 from rich.table import Table
@@ -104,8 +104,7 @@ def main(
     columns = ["step", *PARTS, STEP, *FORWARDS, "outside", "tau"]
     for column in ("contestant", *columns):
         shown.add_column(column, justify="left" if column == "contestant" else "right")
-    for name, setting in FOREDRAFT.items():
-        config = SpeculationConfig(**with_model(setting, draft_model))
+    for name, config in configs_for(engine, draft_model)[0].items():
         shown.add_row(name, *cells(*profiled(engine, texts, sampling, config)))
     Console(width=None if Console().is_terminal else 150).print(shown)
 

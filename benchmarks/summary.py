@@ -77,7 +77,8 @@ def summarise(turns: list[Turn]) -> dict[str, dict[str, dict]]:
 
 def best_drafter(group: dict[str, dict]) -> str:
     """foredraft's own contestant with the highest median ratio, plain decoding left out."""
-    return max((name for name in FOREDRAFT if name != PLAIN), key=lambda name: group[name]["ratio"]["median"])
+    present = [name for name in FOREDRAFT if name != PLAIN and name in group]
+    return max(present, key=lambda name: group[name]["ratio"]["median"])
 
 
 def plain_step(turns: list[Turn], *, weight_bytes: int, bytes_per_token: int, bandwidth: float) -> dict:

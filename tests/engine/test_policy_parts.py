@@ -26,6 +26,7 @@ from foredraft.engine.policy.shortlist import shortlist
 from foredraft.engine.policy.trimming import best_nodes, path_rates, worthwhile
 from foredraft.engine.policy.usefulness import Usefulness
 from foredraft.engine.running import Option
+from foredraft.engine.step import draft_task
 from foredraft.engine.step_costs import DraftCost, ForwardCost, StepCosts
 from foredraft.engine.way import Way
 from foredraft.sampling.noise import sureness
@@ -59,6 +60,12 @@ def test_a_call_shared_by_many_pays_where_it_does_not_for_one():
     menu = [NOTHING, Plan("a", 0.5, 0.5, 1, 0)]
     assert allocate([menu], Prices(flat=100)).chosen == [NOTHING]  # 1.5 in 1.55
     assert allocate([menu] * 4, Prices(flat=100, base=4)).chosen == [menu[1]] * 4  # 6 in 4.7 against 4 in 4
+
+
+def test_beside_others_drafts_that_hardly_pay_are_not_made():
+    menus = [[[NOTHING, Plan("a", gain, gain, 1, 0)] for _ in range(4)] for gain in (0.2, 0.3)]
+    prices = Prices(flat=100, base=4)  # a call for four is 0.7, in which 0.7 tokens would be written without it
+    assert [allocate(menu, prices).chosen[0].gain for menu in menus] == [0.0, 0.3]
 
 
 def test_requests_choose_differently_in_one_step():
@@ -480,8 +487,8 @@ def test_instant_drafts_are_cut_together_once_all_are_there():
 
 
 def test_where_nobodys_drafts_pay_decisions_stand_for_longer():
-    assert [patience(MANY, idle) for idle in (0, 1, 2, 3, 50)] == [0, 0, 1, DOUBLINGS, DOUBLINGS]
-    assert patience(MANY - 1, 50) == 0  # few requests change all at once
+    assert [patience(2, idle) for idle in (0, 1, 2, 3, 50)] == [0, 0, 1, DOUBLINGS, DOUBLINGS]
+    assert patience(1, 50) == 0  # one request changes all at once
 
 
 def test_a_step_drafts_no_more_than_it_holds():
@@ -525,6 +532,51 @@ def test_chains_beside_others_are_weighed_whole_and_cut():
     _, whole, half = chain.menu(20)
     assert (whole.rows, half.rows) == (4, 2) and half.place == whole.place and half.gain < whole.gain
     assert len(alone.menu(20)) == 2
+
+
+def seats_between(gain: float, *offered: float) -> list[Seat]:
+    """Three seats with a plan of such a gain that shares a call; the first ones have instant drafts of other gains."""
+    base = Plan("a", gain, gain, 1, 1)
+    seats = [Seat(work=None, known=SimpleNamespace(base=base), depth=4) for _ in range(3)]
+    for seat, share in zip(seats, offered, strict=False):
+        seat.offers = {0: Offer(DraftTree(tokens=[5], parents=[-1], drafters=["d"]), [share], [0])}
+    return seats
+
+
+@pytest.mark.parametrize(
+    ("offered", "labels"),
+    [
+        ((0.9,), ["a"] * 3),  # one who goes without the call saves hardly anything of it
+        ((1.9, 1.9), [None] * 3),  # nor is it worth making for the last one
+        ((2.3,), [None, "a", "a"]),  # an instant draft that brings more than the call
+        ((), ["a"] * 3),
+    ],
+)
+def test_who_has_an_instant_draft_decides_with_the_others(offered, labels):
+    policy, prices = Policy(draft_rows=8), Prices(flat=100)
+    policy.seats = seats_between(2.0, *offered)
+    bases = [seat.known.base for seat in policy.seats]
+    policy.values = Values(bases, rate_of(bases, prices), prices)
+    assert [plan.label for plan in policy.best_together(prices)] == labels
+
+
+@pytest.mark.parametrize(("seconds", "deep"), [(0.01, 4), (0.3, 3), (0.5, 2), (5.0, 1)])
+def test_drafts_made_together_go_no_deeper_than_the_run_of_the_drafter_pays(seconds, deep):
+    """Of two requests nothing is known, so a further token is accepted with 0.6 of the chance of the one before."""
+    policy = Policy(draft_rows=8)
+    costs = {f"w {depth}": (DraftCost(requests=2, seconds=depth * seconds),) for depth in (2, 4)}
+    forwards = (ForwardCost(rows=1, requests=1, context=0, seconds=1.0),)
+    policy.costs = LiveCosts(StepCosts(forwards=forwards, drafts=costs))
+    policy.values = Values([NOTHING] * 2, 1.0, Prices(flat=100))
+    ways = [Way(f"w {depth}", "w", "w", depth, depth, stops=True) for depth in (2, 4)]
+    work = SimpleNamespace(reach=None, least=0.0)
+    seats = [Seat(work=work, known=RequestPolicy(ways, Past(), 0), depth=9, place=1) for _ in range(2)]
+    assert policy.reach(seats) == deep and policy.reach(seats[:1]) is None
+    policy.limit(seats)
+    assert work.reach == deep and seats[0].drafted_depth == deep
+    works = SimpleNamespace(running=SimpleNamespace(request=SimpleNamespace(remaining=20), sampler=None, table=None))
+    works.reach, works.least, config = work.reach, 0.0, SpeculationConfig(method="ngram", num_speculative_tokens=4)
+    assert draft_task(works, config).depth == draft_task(works, config).nodes == deep
 
 
 def test_a_decision_stands_for_mostly_the_same_requests():

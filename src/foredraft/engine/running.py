@@ -99,9 +99,8 @@ class Running:
 
     @cached_property
     def wants_logits(self) -> bool:
-        """Whether somebody reads the logits of its decisions besides who chooses its tokens."""
-        request = self.request
-        return bool(self.wanted_successors) or request.params.logprobs is not None or request.speculation.adaptive
+        """Whether somebody reads the logits of all its decisions besides who chooses its tokens."""
+        return bool(self.wanted_successors) or self.request.params.logprobs is not None
 
 
 @dataclass(kw_only=True, eq=False)
@@ -113,6 +112,8 @@ class Work:
         chunk: Pending tokens computed in this step.
         chunk_slots: Their cache slots.
         least: Chance of a path below which its next token is not worth drafting.
+        reach: Most tokens of a path of its draft; none leaves that to the option.
+        watched: Whether the policy looks at the logits of its decision.
         tree: Its draft; empty where nothing was drafted.
         node_slots: Cache slots of the draft's nodes.
         states: The target's hidden states of the whole step by boundary, [T, hidden] each, if its drafters need any.
@@ -128,6 +129,8 @@ class Work:
     chunk: int
     chunk_slots: list[int] = field(default_factory=list)
     least: float = 0.0
+    reach: int | None = None
+    watched: bool = False
     tree: DraftTree = field(default_factory=DraftTree)
     node_slots: list[int] = field(default_factory=list)
     states: States = field(default_factory=dict)
@@ -146,6 +149,11 @@ class Work:
     def needs_no_law(self) -> bool:
         """Whether its draft is judged by tokens alone, or there is none."""
         return not (self.running.rule.needs_laws and self.tree.guesses)
+
+    @property
+    def wants_logits(self) -> bool:
+        """Whether somebody reads the logits of its decision besides who chooses its tokens."""
+        return self.watched or self.running.wants_logits
 
     @property
     def path(self) -> list[int]:

@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol
 SWEEPS = 2
 NEAR, FEW = 8, 4  # rows
 MARGIN = 0.06  # tokens that a draft must gain beyond its cost: estimates are not better than that
+MARGIN_BESIDE = 0.1  # the same beside others: some then end sooner, and the rest share their steps with fewer
 
 
 class Plan(NamedTuple):  # a tuple is made and read fastest; there are some for each request and step
@@ -91,11 +92,20 @@ def rate_of(chosen: Sequence[Plan], prices: Prices) -> float:
     return (len(chosen) + sum(plan.gain for plan in chosen)) / step_seconds(chosen, prices)
 
 
+def sound_rate(chosen: Sequence[Plan], prices: Prices) -> float:
+    """As `rate_of` of several requests, each draft less what it must gain beyond its cost."""
+    gain = sum([plan.gain - MARGIN_BESIDE for plan in chosen if plan.rows])
+    return (len(chosen) + gain) / step_seconds(chosen, prices)
+
+
 def step_seconds(chosen: Sequence[Plan], prices: Prices) -> float:
     """What a step takes, the drafter calls included that these plans need."""
-    calls = Counter(plan.label for plan in chosen if plan.label is not None)
-    drafting = sum(prices.draft(label, count) for label, count in calls.items())
-    return prices.step(sum(plan.rows for plan in chosen)) + drafting
+    rows, calls = 0, {}
+    for plan in chosen:
+        rows += plan.rows
+        if plan.label is not None:
+            calls[plan.label] = calls.get(plan.label, 0) + 1
+    return prices.step(rows) + sum([prices.draft(label, count) for label, count in calls.items()])
 
 
 def row_price(chosen: Sequence[Plan], rate: float, prices: Prices) -> float:
@@ -111,7 +121,11 @@ def best_uniform(menus: Sequence[Sequence[Plan]], prices: Prices) -> list[Plan]:
     choices = [[longest(menu, {None, label}) for menu in menus] for label in labels]
     choices += [[shortest(menu, label) for menu in menus] for label in labels if label is not None]
     choices.append([min(menu, key=lambda plan: (plan.label is not None, plan.rows)) for menu in menus])
-    return max(choices, key=lambda chosen: rate_of(chosen, prices))
+    return soundest(choices, prices)
+
+
+def soundest(choices: Sequence[list[Plan]], prices: Prices) -> list[Plan]:
+    return max(choices, key=lambda chosen: sound_rate(chosen, prices))
 
 
 def longest(menu: Sequence[Plan], labels: set[str | None]) -> Plan:
@@ -126,14 +140,12 @@ def shortest(menu: Sequence[Plan], label: str) -> Plan:
 
 def improved(chosen: list[Plan], menus: Sequence[Sequence[Plan]], prices: Prices) -> list[Plan]:
     """Let each request take the plan that is worth most at the rate reached, while that raises the rate."""
-    rate = rate_of(chosen, prices)
     for _ in range(SWEEPS):
-        values = Values(chosen, rate, prices)
+        values = Values(chosen, rate_of(chosen, prices), prices)
         fresh = [max(menu, key=values.of) for menu in menus]
-        fresh_rate = rate_of(fresh, prices)
-        if fresh_rate <= rate:
+        if soundest([chosen, fresh], prices) is chosen:
             break
-        chosen, rate = fresh, fresh_rate
+        chosen = fresh
     return chosen
 
 
@@ -156,6 +168,10 @@ class Values:
     def cost(self, plan: Plan) -> float:
         """Tokens that the plan's rows and its share of a drafter call cost."""
         return self.rows_cost(plan) + (self.share(plan.label, max(self.calls[plan.label], 1)) if plan.label else 0.0)
+
+    def beside_call(self, plan: Plan) -> float:
+        """As `of`, where the drafter call is made for others anyhow: to take part in it costs next to nothing."""
+        return plan.gain - self.rows_cost(plan)
 
     def shared_cost(self, plan: Plan) -> float:
         """As `cost`, were everybody to take part in the call."""

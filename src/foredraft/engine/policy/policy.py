@@ -9,7 +9,7 @@ from foredraft.core.draft_tree import DraftTree
 from foredraft.core.outcome import SpeculationStatistics
 from foredraft.core.request import Request
 from foredraft.engine import step
-from foredraft.engine.policy.allocation import PLAIN, Plan, Values
+from foredraft.engine.policy.allocation import PLAIN, Plan, Values, soundest
 from foredraft.engine.policy.cutting import Cutting
 from foredraft.engine.policy.decision import Decider, Experiment, StepPrices, within
 from foredraft.engine.policy.experience import Experience
@@ -26,12 +26,11 @@ PLAIN_LABEL, OTHER_LABEL = "plain", "other"
 MOST_LABELS = 64  # ways told apart when choices are counted; requests may bring any number of them
 HOLD_STEPS, HOLD_MORE = 3, 7  # further steps for which a decision stands at least, of few requests and of many
 MANY = 8  # requests
-DECIDING, DECIDING_EACH = 2e-4, 4e-5  # seconds that a decision takes, and more for each request
+DECIDING, DECIDING_EACH = 1.5e-4, 1e-4  # seconds that a decision takes, and more for each request
 DECIDING_SHARE = 0.02  # of the time that deciding may take: where steps are short, decisions stand for longer
 HOLD_MOST = 16
-DOUBLINGS = 2  # of the steps that a decision stands for, where many requests were decided not to be drafted for
+DOUBLINGS = 2  # of the steps that a decision stands for, where several requests were decided not to be drafted for
 SAME_SHARE = 0.75  # of the requests that must have been there when it was made
-SURE_FIRST, SURE_EVERY = 2, 16  # how sure the target is is looked at in so many first steps, then every so many
 LOGITS_ROOT = 0  # the root's row
 
 
@@ -114,6 +113,7 @@ class Policy:
             crowd = crowd_class(len(batch))
             for seat in self.seats:
                 seat.known.move(seat.known.level, crowd)
+                seat.work.watched = seat.known.watches
             self.choose(batch, pool)
 
     def choose(self, batch: list[Work], pool: SlotPool) -> None:
@@ -124,7 +124,7 @@ class Policy:
             self.instant.ask_again(self.seats, prices, self.row_price)
             if not any(seat.offers or seat.known.base.rows for seat in self.seats):
                 return
-            plans = [seat.best(self.values) if seat.offers else seat.known.base for seat in self.seats]
+            plans = self.best_together(prices)
         else:
             self.instant.ask(self.seats, prices, self.row_price)
             self.decide(prices)
@@ -186,13 +186,23 @@ class Policy:
 
     def final(self) -> list[Plan]:
         """What was decided, but for instant drafts worth more; an experiment waits where there is one of these."""
-        plans = [seat.best(self.values) for seat in self.seats]
+        plans = self.best_together(self.prices)
         if self.experiment is not None:
             if any(plans[i].place in self.seats[i].offers for i in self.experiment.plans):
                 self.experiment = None
             else:
                 return self.experiment.applied(plans)
         return plans
+
+    def best_together(self, prices: StepPrices) -> list[Plan]:
+        """What was decided, but for instant drafts worth more. A call of a drafter takes hardly less where fewer share
+        it: so who has an instant draft goes without the call where most others do, and with it where they do not."""
+        apart = [seat.best(self.values) for seat in self.seats]
+        if len(apart) == 1 or len({plan.label is None for plan in apart}) == 1:
+            return apart
+        called = [seat.best_called(self.values) for seat in self.seats]
+        instant = [seat.best_instant(self.values) for seat in self.seats]
+        return soundest([apart, called, instant], prices)
 
     def place(self, drafts: Sequence[tuple[Seat, DraftTree]], pool: SlotPool) -> None:
         """Give drafts their slots; one larger than expected goes without where it would break the step's limit."""
@@ -221,13 +231,27 @@ class Policy:
 
     def limit(self, group: Sequence[Seat]) -> None:
         """Say how likely paths must be, by what their drafter says, for another token of theirs to be worth drafting
-        and verifying; until the next decision."""
+        and verifying, until the next decision; and how deep all of them go together."""
+        reach = self.reach(group)
         for seat in group:
+            seat.work.reach = reach
             known, place = seat.known, seat.place
             if place not in known.least:
                 seconds = self.costs.another_token(*known.lengths[known.ways[place].kind], len(group)) / len(group)
                 known.least[place] = known.least_of(place, self.values.another_token(known.usual_rows(place), seconds))
             seat.work.least = known.least[place]
+
+    def reach(self, group: Sequence[Seat]) -> int | None:
+        """How deep drafts that are made together go: another token takes a run of the drafter, however few of them
+        still go on, and a row of each that does."""
+        known, way = group[0].known, group[0].known.ways[group[0].place]
+        if len(group) == 1 or not way.stops:
+            return None
+        run = self.values.rate * self.costs.another_token(*known.lengths[way.kind], len(group))
+        worth = 1.0 - self.values.row_price
+        gains = [sum(its) for its in zip(*(seat.known.depths[way.kind].expected for seat in group), strict=True)]
+        enough = (depth for depth in range(1, way.depth) if worth * (gains[depth + 1] - gains[depth]) < run)
+        return next(enough, way.depth)
 
     def saw_draft(self, label: str, group: Sequence[Seat], seconds: float) -> None:
         """A drafter's first draft for a request reads the whole text so far: that says nothing of the next ones."""
@@ -301,10 +325,10 @@ class Policy:
             if not known.ways[seat.place].instant:
                 offer, path = seat.offers.get(seat.place), seat.work.path
                 brought, further = (offer.tree, offer.further(path)) if offer else (seat.work.tree, 0.0)
-                known.learn(seat.place, brought, path, seat.depth, further)
+                known.learn(seat.place, brought, path, seat.drafted_depth, further)
             forgone = known.forgone(seat.place)
             known.charge(seat.place, row_price * len(seat.work.tree) - len(seat.work.path) + forgone)
-        if known.deepest and (known.steps < SURE_FIRST or known.steps % SURE_EVERY == 0):
+        if seat.work.watched:
             known.saw_sureness(sureness(seat.work.logits[LOGITS_ROOT]))
         known.steps += 1
 
@@ -370,4 +394,4 @@ def outlasts(beginning: int, requests: int) -> bool:
 def patience(requests: int, idle: int) -> int:
     """How often to double the time that a decision for so many requests stands for, the last of `idle` in a row not to
     draft: nobody's drafts pay there, and looking again is all that speculation costs."""
-    return min(max(0, idle - 1), DOUBLINGS) if requests >= MANY else 0
+    return min(max(0, idle - 1), DOUBLINGS) if requests > 1 else 0

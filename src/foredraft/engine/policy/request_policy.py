@@ -16,6 +16,7 @@ ASK_FOLLOW = 0.15  # weight of a new observation of what an instant draft was wo
 PAST_FOLLOW = 0.03  # the same over all requests
 UNKNOWN = -1  # level before the target has chosen a token
 SURE_EDGES = (0.5, 0.65, 0.8, 0.9)
+SURE_FIRST, SURE_EVERY = 2, 16  # how sure the target is is looked at in so many first steps, then every so many
 SURE_FOLLOW = 0.2  # weight of a new observation of how sure the target is
 MOST_LEAST = 0.9
 LENGTH = attrgetter("depth")
@@ -143,6 +144,11 @@ class RequestPolicy:
     def usual_rows(self, place: int) -> float:
         """Nodes a way has lately brought, those included that were left out then."""
         return self.rows.get(place, self.ways[place].nodes)
+
+    @property
+    def watches(self) -> bool:
+        """Whether to look at how sure the target is in this step."""
+        return self.deepest > 0 and (self.steps < SURE_FIRST or self.steps % SURE_EVERY == 0)
 
     def saw_sureness(self, share: float) -> None:
         """The target gave its likeliest next token so large a share."""

@@ -99,7 +99,13 @@ class Seat:
     @property
     def expected(self) -> float:
         """Accepted tokens of a draft by the way chosen."""
-        return self.known.plan(self.place, min(self.depth, self.known.ways[self.place].depth)).gain
+        return self.known.plan(self.place, self.drafted_depth).gain
+
+    @property
+    def drafted_depth(self) -> int:
+        """Longest path that a draft by the way chosen can have in this step."""
+        depth, reach = min(self.depth, self.known.ways[self.place].depth), self.work.reach
+        return depth if reach is None else min(depth, reach)
 
     def best(self, values: Values) -> Plan:
         """The plan decided, or an instant draft worth more."""
@@ -110,6 +116,16 @@ class Seat:
             if worth > top:
                 best, top = plan, worth
         return best
+
+    def best_instant(self, values: Values) -> Plan:
+        """The instant draft that is worth most, if any is worth something: a plan that asks nobody."""
+        return max([NOTHING, *(offer.plan(place) for place, offer in self.offers.items())], key=values.of)
+
+    def best_called(self, values: Values) -> Plan:
+        """The plan decided, or an instant draft worth more beside a call that is made anyhow."""
+        base = self.known.base
+        instant = self.best_instant(values)
+        return instant if values.beside_call(instant) > values.beside_call(base) else base
 
     def judge(self, values: Values) -> None:
         """Note what each instant draft is worth beyond those before it: two that find the same are not both worth
