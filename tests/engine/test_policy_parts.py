@@ -26,7 +26,6 @@ from foredraft.engine.policy.shortlist import shortlist
 from foredraft.engine.policy.trimming import best_nodes, path_rates, worthwhile
 from foredraft.engine.policy.usefulness import Usefulness
 from foredraft.engine.running import Option
-from foredraft.engine.step import draft_task
 from foredraft.engine.step_costs import DraftCost, ForwardCost, StepCosts
 from foredraft.engine.way import Way
 from foredraft.sampling.noise import sureness
@@ -560,23 +559,14 @@ def test_who_has_an_instant_draft_decides_with_the_others(offered, labels):
     assert [plan.label for plan in policy.best_together(prices)] == labels
 
 
-@pytest.mark.parametrize(("seconds", "deep"), [(0.01, 4), (0.3, 3), (0.5, 2), (5.0, 1)])
-def test_drafts_made_together_go_no_deeper_than_the_run_of_the_drafter_pays(seconds, deep):
-    """Of two requests nothing is known, so a further token is accepted with 0.6 of the chance of the one before."""
-    policy = Policy(draft_rows=8)
-    costs = {f"w {depth}": (DraftCost(requests=2, seconds=depth * seconds),) for depth in (2, 4)}
-    forwards = (ForwardCost(rows=1, requests=1, context=0, seconds=1.0),)
-    policy.costs = LiveCosts(StepCosts(forwards=forwards, drafts=costs))
-    policy.values = Values([NOTHING] * 2, 1.0, Prices(flat=100))
-    ways = [Way(f"w {depth}", "w", "w", depth, depth, stops=True) for depth in (2, 4)]
-    work = SimpleNamespace(reach=None, least=0.0)
-    seats = [Seat(work=work, known=RequestPolicy(ways, Past(), 0), depth=9, place=1) for _ in range(2)]
-    assert policy.reach(seats) == deep and policy.reach(seats[:1]) is None
-    policy.limit(seats)
-    assert work.reach == deep and seats[0].drafted_depth == deep
-    works = SimpleNamespace(running=SimpleNamespace(request=SimpleNamespace(remaining=20), sampler=None, table=None))
-    works.reach, works.least, config = work.reach, 0.0, SpeculationConfig(method="ngram", num_speculative_tokens=4)
-    assert draft_task(works, config).depth == draft_task(works, config).nodes == deep
+def test_a_request_without_a_choice_keeps_its_drafter_whatever_the_others_have():
+    policy, prices = Policy(draft_rows=8), Prices(flat=100)
+    policy.seats = seats_between(2.0, 1.9, 1.9)
+    fixed = policy.seats[2].known.base = Plan("b", 0.01, 0.01, 1, 0, fixed=True)
+    bases = [seat.known.base for seat in policy.seats]
+    policy.values = Values(bases, rate_of(bases, prices), prices)
+    assert policy.best_together(prices)[2] is fixed
+    assert [policy.seats[2].best_instant(policy.values), policy.seats[2].best_called(policy.values)] == [fixed, fixed]
 
 
 def test_a_decision_stands_for_mostly_the_same_requests():

@@ -112,7 +112,6 @@ class Work:
         chunk: Pending tokens computed in this step.
         chunk_slots: Their cache slots.
         least: Chance of a path below which its next token is not worth drafting.
-        reach: Most tokens of a path of its draft; none leaves that to the option.
         watched: Whether the policy looks at the logits of its decision.
         tree: Its draft; empty where nothing was drafted.
         node_slots: Cache slots of the draft's nodes.
@@ -129,7 +128,6 @@ class Work:
     chunk: int
     chunk_slots: list[int] = field(default_factory=list)
     least: float = 0.0
-    reach: int | None = None
     watched: bool = False
     tree: DraftTree = field(default_factory=DraftTree)
     node_slots: list[int] = field(default_factory=list)

@@ -49,7 +49,7 @@ def place_draft(work: Work, tree: DraftTree, pool: SlotPool) -> None:
 def draft_task(work: Work, config: SpeculationConfig) -> DraftTask | None:
     """The request's order for a draft; none when it may write one token at most, which needs no draft."""
     running = work.running
-    depth = min(config.depth, running.request.remaining - 1, config.depth if work.reach is None else work.reach)
+    depth = min(config.depth, running.request.remaining - 1)
     if depth < 1:
         return None
     return DraftTask(

@@ -231,27 +231,13 @@ class Policy:
 
     def limit(self, group: Sequence[Seat]) -> None:
         """Say how likely paths must be, by what their drafter says, for another token of theirs to be worth drafting
-        and verifying, until the next decision; and how deep all of them go together."""
-        reach = self.reach(group)
+        and verifying; until the next decision."""
         for seat in group:
-            seat.work.reach = reach
             known, place = seat.known, seat.place
             if place not in known.least:
                 seconds = self.costs.another_token(*known.lengths[known.ways[place].kind], len(group)) / len(group)
                 known.least[place] = known.least_of(place, self.values.another_token(known.usual_rows(place), seconds))
             seat.work.least = known.least[place]
-
-    def reach(self, group: Sequence[Seat]) -> int | None:
-        """How deep drafts that are made together go: another token takes a run of the drafter, however few of them
-        still go on, and a row of each that does."""
-        known, way = group[0].known, group[0].known.ways[group[0].place]
-        if len(group) == 1 or not way.stops:
-            return None
-        run = self.values.rate * self.costs.another_token(*known.lengths[way.kind], len(group))
-        worth = 1.0 - self.values.row_price
-        gains = [sum(its) for its in zip(*(seat.known.depths[way.kind].expected for seat in group), strict=True)]
-        enough = (depth for depth in range(1, way.depth) if worth * (gains[depth + 1] - gains[depth]) < run)
-        return next(enough, way.depth)
 
     def saw_draft(self, label: str, group: Sequence[Seat], seconds: float) -> None:
         """A drafter's first draft for a request reads the whole text so far: that says nothing of the next ones."""
@@ -325,7 +311,7 @@ class Policy:
             if not known.ways[seat.place].instant:
                 offer, path = seat.offers.get(seat.place), seat.work.path
                 brought, further = (offer.tree, offer.further(path)) if offer else (seat.work.tree, 0.0)
-                known.learn(seat.place, brought, path, seat.drafted_depth, further)
+                known.learn(seat.place, brought, path, seat.depth, further)
             forgone = known.forgone(seat.place)
             known.charge(seat.place, row_price * len(seat.work.tree) - len(seat.work.path) + forgone)
         if seat.work.watched:

@@ -99,13 +99,7 @@ class Seat:
     @property
     def expected(self) -> float:
         """Accepted tokens of a draft by the way chosen."""
-        return self.known.plan(self.place, self.drafted_depth).gain
-
-    @property
-    def drafted_depth(self) -> int:
-        """Longest path that a draft by the way chosen can have in this step."""
-        depth, reach = min(self.depth, self.known.ways[self.place].depth), self.work.reach
-        return depth if reach is None else min(depth, reach)
+        return self.known.plan(self.place, min(self.depth, self.known.ways[self.place].depth)).gain
 
     def best(self, values: Values) -> Plan:
         """The plan decided, or an instant draft worth more."""
@@ -118,7 +112,10 @@ class Seat:
         return best
 
     def best_instant(self, values: Values) -> Plan:
-        """The instant draft that is worth most, if any is worth something: a plan that asks nobody."""
+        """The instant draft that is worth most, if any is worth something: a plan that asks nobody, where there is a
+        choice."""
+        if self.known.base.fixed:
+            return self.known.base
         return max([NOTHING, *(offer.plan(place) for place, offer in self.offers.items())], key=values.of)
 
     def best_called(self, values: Values) -> Plan:
