@@ -164,12 +164,11 @@ std::optional<std::vector<std::int64_t>> run(PyProgram &self, const PyCache *cac
 // ------------------------------------------------------------------------------------------------------- drafts
 
 // (longest path, rows of a level, nodes kept, context, first slot or -1, slots of context and pending tokens or None,
-// pending tokens, slots for drafted rows, divisor, keys of the noise, log-chance of a path below which nothing more is
-// drafted behind it)
+// pending tokens, slots for drafted rows, divisor, keys of the noise, candour, cost of a row and of a run)
 Draft draft_of(nb::handle entry, Tensors &alive) {
     const nb::tuple parts = nb::cast<nb::tuple>(entry);
-    require(parts.size() == 11, "a draft is depth, width, nodes, context, first slot, slots, pending tokens, slots for "
-                                "drafted rows, divisor, keys and least");
+    require(parts.size() == 13, "a draft is depth, width, nodes, context, first slot, slots, pending tokens, slots for "
+                                "drafted rows, divisor, keys, candour and the costs of a row and a run");
     Draft draft{};
     draft.depth = nb::cast<int>(parts[0]);
     draft.width = nb::cast<int>(parts[1]);
@@ -180,7 +179,9 @@ Draft draft_of(nb::handle entry, Tensors &alive) {
     draft.room = nb::cast<std::vector<std::int64_t>>(parts[7]);
     draft.divisor = nb::cast<float>(parts[8]);
     draft.keys = nb::cast<std::vector<std::int64_t>>(parts[9]);
-    draft.least = nb::cast<double>(parts[10]);
+    draft.candour = nb::cast<double>(parts[10]);
+    draft.row = nb::cast<double>(parts[11]);
+    draft.run = nb::cast<double>(parts[12]);
     draft.list = slots_of(parts[5], draft.first, draft.context, std::int64_t(draft.pending.size()), alive);
     return draft;
 }

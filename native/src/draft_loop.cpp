@@ -33,18 +33,17 @@ class Grower {
         }
     }
 
-    // The best of the nodes from `fresh` on, all of one level, are run next where their paths are likely enough.
+    // The best of the nodes from `fresh` on, all of one level, are to be run next where they are worth a row.
     static void advance(Draft &draft, int fresh) {
         const auto &nodes = draft.nodes;
         draft.frontier.clear();
         if (fresh == int(nodes.size()) || nodes[fresh].depth >= draft.depth) return;
         for (int node = fresh; node < int(nodes.size()); node++)
-            if (!(nodes[node].score < draft.least)) draft.frontier.push_back(node);
+            if (draft.worth_of(node) >= 0) draft.frontier.push_back(node);
         std::stable_sort(draft.frontier.begin(), draft.frontier.end(),
                          [&](int a, int b) { return nodes[a].score > nodes[b].score; });
         if (int(draft.frontier.size()) > draft.width) draft.frontier.resize(draft.width);
         std::sort(draft.frontier.begin(), draft.frontier.end());
-        for (int node : draft.frontier) draft.nodes[node].place = draft.placed++;
     }
 
   private:
@@ -127,6 +126,7 @@ void check_draft(const Draft &draft) {
     require(draft.room.size() / std::size_t(draft.width) >= std::size_t(draft.depth - 1),
             "a draft needs slots for the rows of each level but the last");
     require(draft.divisor > 0, "a divisor must be above 0");
+    require(draft.candour > 0 && draft.row >= 0 && draft.run >= 0, "rows and runs cost no less than nothing");
 }
 
 // The rows of all drafts, level by level.
@@ -185,7 +185,7 @@ class Levels {
         program_.run(run);
     }
 
-    // Children below all rows just run; those drafts go on that have more to run.
+    // Children below all rows just run; those drafts go on that have more to run, while that is worth a run.
     void grow() {
         const std::size_t row = bytes_ * later_.logits;
         int next = 0;
@@ -198,8 +198,22 @@ class Levels {
             }
             Grower::advance(*draft, fresh);
         }
+        stop();
+        for (Draft *draft : going_)
+            for (int node : draft->frontier) draft->nodes[node].place = draft->placed++;
         going_.erase(std::remove_if(going_.begin(), going_.end(), [](Draft *draft) { return draft->frontier.empty(); }),
                      going_.end());
+    }
+
+    // A run takes about as long for one draft as for all of them, so all of them together must be worth it.
+    void stop() {
+        double worth = 0, cost = 0;
+        for (const Draft *draft : going_) {
+            for (int node : draft->frontier) worth += draft->worth_of(node);
+            cost = std::max(cost, draft->run);
+        }
+        if (worth < cost)
+            for (Draft *draft : going_) draft->frontier.clear();
     }
 
     // What the rows `from` of the level just run hand on.

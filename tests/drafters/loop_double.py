@@ -1,6 +1,7 @@
 """The extension's loop of an autoregressive drafter written again, a run and a choice at a time."""
 
 from dataclasses import dataclass, field
+from math import exp
 
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ from foredraft.sampling.noise import gumbel_rows
 def draft(
     program, cache, orders, features, ids, width, first_skip, skip, *, vocabulary: int, hidden: int
 ) -> list[Grown]:
-    """As `foredraft_native.draft`, one draft after the other.
+    """As `foredraft_native.draft`, every row in a run of its own.
 
     `vocabulary` is the number of logits of a program without `ids`, `hidden` how many numbers a row hands on.
     """
@@ -23,9 +24,17 @@ def draft(
         order = LoopOrder(*parts)
         rows = slice(start, start + len(order.pending))
         mine = None if features is None else features[rows].contiguous()
-        drafts.append(Growing(runs, order, ids, width).grown(mine))
+        drafts.append(Growing(runs, order, ids, width, features=mine))
         start = rows.stop
-    return drafts
+    going = drafts
+    while going:
+        for one in going:
+            one.grow()
+        worth, cost = sum(one.worth for one in going), max(one.order.run for one in going)
+        going = [one for one in going if one.frontier and worth >= cost]
+        for one in going:
+            one.run_frontier()
+    return [one.kept() for one in drafts]
 
 
 @dataclass
@@ -36,25 +45,34 @@ class Growing:
     order: LoopOrder
     ids: Tensor | None
     width: int
+    features: Tensor | None = None
+    frontier: list[int] = field(default_factory=lambda: [-1])
     tokens: list[int] = field(default_factory=list)
     parents: list[int] = field(default_factory=list)
     gains: list[float] = field(default_factory=list)
     places: dict[int, int] = field(default_factory=dict)
     said: dict[int, tuple[Tensor, Tensor | None]] = field(default_factory=dict)
 
-    def grown(self, features: Tensor | None) -> Grown:
+    def grow(self) -> None:
+        """A level below the frontier, and the next frontier."""
         order = self.order
-        self.said[-1] = self.runs(order, order.pending, [], features, first=True)
-        frontier = [-1]
-        for depth in range(order.depth):
-            fresh = [node for parent in frontier for node in self.children(parent, depth)]
-            if depth == order.depth - 1:
-                break
-            likely = [node for node in fresh if self.score(node) >= order.least]
-            frontier = sorted(sorted(likely, key=lambda node: -self.score(node))[: order.width])
-            for node in frontier:
-                self.run(node)
-        return self.kept()
+        if not self.said:
+            self.said[-1] = self.runs(order, order.pending, [], self.features, first=True)
+        depth = len(self.path(self.frontier[0]))
+        fresh = [node for parent in self.frontier for node in self.children(parent, depth)]
+        likely = [node for node in fresh if self.worth_of(node) >= 0 and depth < order.depth - 1]
+        self.frontier = sorted(sorted(likely, key=lambda node: -self.score(node))[: order.width])
+
+    def worth_of(self, node: int) -> float:
+        return exp(self.order.candour * self.score(node)) - self.order.row
+
+    @property
+    def worth(self) -> float:
+        return sum(map(self.worth_of, self.frontier))
+
+    def run_frontier(self) -> None:
+        for node in self.frontier:
+            self.run(node)
 
     def children(self, parent: int, depth: int) -> list[int]:
         values = self.said[parent][0][: self.width].float() / self.order.divisor

@@ -11,7 +11,8 @@ from foredraft.core.sampling_params import SamplingParams
 from foredraft.core.speculation_config import SpeculationConfig
 from foredraft.core.vocabulary import Vocabulary
 from foredraft.drafters.drafter import DraftTask
-from foredraft.drafters.growing_tree import GrowingTree
+from foredraft.drafters.growing_tree import GrowingTree, going_on
+from foredraft.drafters.growth import FREE, Growth
 from foredraft.drafters.level_ranking import grow, scattered
 from foredraft.drafters.ranked_tree import growing_tree
 from foredraft.model.slot_pool import SlotPool
@@ -33,7 +34,7 @@ def logits_after(path: tuple[int, ...]) -> torch.Tensor:
     return 2 * torch.randn(V, generator=generator)
 
 
-def begun(params: dict, least: float = 0.0, **speculation) -> GrowingTree:
+def begun(params: dict, growth: Growth = FREE, **speculation) -> GrowingTree:
     """A draft with nothing in it yet."""
     config = SpeculationConfig(num_speculative_tokens=DEPTH, **speculation)
     sampling = SamplingParams(**params)
@@ -43,15 +44,15 @@ def begun(params: dict, least: float = 0.0, **speculation) -> GrowingTree:
     table = pool.open(64)
     pool.keep(table, pool.take(table, len(PROMPT)))
     nodes = config.nodes if config.branches else DEPTH
-    limits = {"nodes": nodes, "depth": DEPTH, "least": least}
+    limits = {"nodes": nodes, "depth": DEPTH, "growth": growth}
     task = DraftTask(request=request, speculation=config, sampler=sampler, table=table, **limits)
     return growing_tree(task, pool, "drafter", len(PROMPT))
 
 
-def grown(params: dict, least: float = 0.0, **speculation) -> GrowingTree:
-    draft = begun(params, least, **speculation)
+def grown(params: dict, growth: Growth = FREE, **speculation) -> GrowingTree:
+    draft = begun(params, growth, **speculation)
     draft.extend(logits_after(())[None])
-    while draft.frontier:
+    while going_on([draft]):
         draft.extend(torch.stack([logits_after(tuple(draft.path_tokens(node))) for node in draft.frontier]))
     return draft
 
@@ -84,8 +85,9 @@ def test_a_chain_ends_where_its_path_is_too_unlikely_to_go_on(params):
     whole = grown(params).finished()
     for length in range(1, DEPTH):
         least = prod(whole.chances[:length]) * 1.01
-        assert grown(params, least).finished().tokens == whole.tokens[:length]
-    drawn = grown(SEEDED, 0.99, rejection_sample_method="standard").finished()
+        for growth in (Growth(row=least), Growth(run=least), Growth(0.5, row=least**0.5 / 2, run=least**0.5 / 2)):
+            assert grown(params, growth).finished().tokens == whole.tokens[:length]
+    drawn = grown(SEEDED, Growth(row=0.99), rejection_sample_method="standard").finished()
     assert len(drawn) == DEPTH, "what was drawn must not decide how many are"
 
 
@@ -103,7 +105,7 @@ def test_a_certain_drafter_says_so():
     only = torch.full((1, V), float("-inf"))
     only[0, 2] = 8.0
     one.extend(only)
-    one.expand([])
+    one.frontier = []
     assert one.finished().tokens == [2] and one.finished().chances == [1.0]
 
 
@@ -118,13 +120,13 @@ def test_ranking_levels_together_grows_the_same_trees(shape, params):
     while going:
         rows = [logits_after(tuple(draft.path_tokens(node)))[ids] for draft in going for node in draft.parents]
         grow(going, torch.stack(rows), ids)
-        going = [draft for draft in going if draft.frontier]
+        going = going_on(going)
     for draft in alone:
-        frontier = [-1]
+        frontier = [draft]
         while frontier:
             rows = [logits_after(tuple(draft.path_tokens(node)))[ids] for node in draft.parents]
             draft.extend(scattered(torch.stack(rows), ids, V))
-            frontier = draft.frontier
+            frontier = going_on([draft])
     for one, other in zip(together, alone, strict=True):
         got, wanted = one.finished(), other.finished()
         assert (got.tokens, got.parents, got.slots) == (wanted.tokens, wanted.parents, wanted.slots)

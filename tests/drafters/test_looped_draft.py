@@ -13,6 +13,7 @@ from foredraft import Engine, SamplingParams, SpeculationConfig
 from foredraft.core.speculation_config import OFF
 from foredraft.drafters import draft_model
 from foredraft.drafters.draft_model import DraftModelDrafter
+from foredraft.drafters.growth import Growth
 from foredraft.engine import step
 from foredraft.heads import draft_loop
 from foredraft.model.native_runtime import extension
@@ -151,9 +152,10 @@ def test_chains_and_trees_may_be_asked_for_together(kind, monkeypatch):
 @pytest.mark.parametrize("name", ["greedy", "seeded"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_call_ends_paths_where_levels_end_them(kind, name, tree_size, monkeypatch):
-    whole, ask = step.draft_task, 0.05  # of a random drafter
+    row = 0.06 if tree_size else 0.04  # of what a random drafter says of its paths
+    whole, growth = step.draft_task, Growth(candour=0.9, row=row, run=2.5 * row)
     monkeypatch.setattr(
-        step, "draft_task", lambda work, config: (task := whole(work, config)) and replace(task, least=ask)
+        step, "draft_task", lambda work, config: (task := whole(work, config)) and replace(task, growth=growth)
     )
     config = SpeculationConfig(method="watched", num_speculative_tokens=6, tree_size=tree_size)
     quick, text = watched(kind, SAMPLINGS[name][0], config)

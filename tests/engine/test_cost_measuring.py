@@ -16,7 +16,14 @@ from foredraft.core.speculation_config import OFF
 from foredraft.drafters.drafter import DrafterNeeds, registry
 from foredraft.drafters.scripted import ScriptedDrafter
 from foredraft.engine import cost_store
-from foredraft.engine.cost_measuring import measured_costs, measured_drafts, measured_forwards
+from foredraft.engine.cost_measuring import (
+    calm,
+    fill_in,
+    in_turn,
+    measured_costs,
+    measured_drafts,
+    measured_forwards,
+)
 from foredraft.engine.cost_store import ready_costs, renewed_costs, stored_costs
 from foredraft.engine.kept_record import circumstances_of
 from foredraft.engine.step_costs import DraftCost, ForwardCost, StepCosts
@@ -89,7 +96,7 @@ def test_what_is_measured_is_what_the_work_takes(slow, clock):
     for cost in costs.forwards:
         assert cost.seconds == pytest.approx(1 + 0.25 * cost.rows)
     assert costs.forward_seconds(200, 2, 500) == pytest.approx(51)
-    assert [(c.requests, c.seconds) for c in costs.drafts["timed 3"]] == [(1, 2.5), (16, 10.0), (4, 4.0)]
+    assert [(c.requests, c.seconds) for c in costs.drafts["timed 3"]] == [(1, 2.5), (4, 4.0), (16, 10.0)]
     assert set(costs.drafts) == {"timed 3", "ngram 4"}
     assert clock.now < 100_000
 
@@ -261,3 +268,31 @@ def test_a_target_that_is_no_model_is_measured_every_time(slow, kept, measuremen
     ready_costs(slow, [NGRAM])
     ready_costs(slow, [NGRAM])
     assert measurements.count("forwards") == 2 and not kept.exists()
+
+
+SHORT, WHOLE = (SpeculationConfig(method="medusa", num_speculative_tokens=depth) for depth in (2, 4))
+TREE, OTHER = replace(WHOLE, tree_size=9), SpeculationConfig(method="eagle", num_speculative_tokens=4)
+KINDS = {"short": SHORT, "whole": WHOLE, "tree": TREE, "other": OTHER}
+
+
+def test_one_length_of_each_drafter_is_measured_before_others_and_instant_ones_last():
+    found = {"short": {1: 1.0}, "whole": {1: 1.2}, "tree": {1: 2.0}, "other": {1: 3.0}}
+    assert in_turn(KINDS, found, dict.fromkeys(KINDS, False)) == ["whole", "other", "short", "tree"]
+    assert in_turn(KINDS, found, {name: name != "other" for name in KINDS}) == ["other", "whole", "short", "tree"]
+
+
+def test_what_is_not_measured_grows_as_other_calls_of_its_drafter_do():
+    found = {"short": {1: 1.0}, "whole": {1: 2.0, 4: 3.0}, "tree": {}, "other": {1: 5.0}}
+    fill_in(found, KINDS, 4)
+    assert found == {"short": {1: 1.0, 4: 1.5}, "whole": {1: 2.0, 4: 3.0}, "tree": {}, "other": {1: 5.0}}
+
+
+def test_a_draft_that_seems_to_take_longer_than_a_longer_one_met_a_disturbance():
+    found = {"short": {1: 9.0}, "whole": {1: 2.0}, "tree": {1: 1.5}, "other": {1: 1.0}}
+    calm(found, KINDS, 1)
+    assert {label: costs[1] for label, costs in found.items()} == {
+        "short": 1.5,
+        "whole": 1.5,
+        "tree": 1.5,
+        "other": 1.0,
+    }

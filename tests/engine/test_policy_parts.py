@@ -84,10 +84,70 @@ def test_a_request_without_a_choice_keeps_its_plan():
     assert allocate([[fixed], [NOTHING]], Prices(flat=0)).chosen == [fixed, NOTHING]
 
 
-def test_another_token_costs_its_row_and_its_part_of_the_call():
-    assert Values([NOTHING], 2.0, Prices(flat=100)).another_token(3.0, 0.2) == pytest.approx(2.0 * 0.2)
-    assert Values([NOTHING], 2.0, Prices(flat=0)).another_token(3.0, 0.2) == pytest.approx(2.0 * (0.2 + 0.1))
-    assert Values([NOTHING] * 8, 2.0, Prices(flat=0)).another_token(3.0, 0.2) == pytest.approx(2.0 * (0.2 + 0.1))
+def test_another_row_costs_what_steps_get_longer_by():
+    assert Values([NOTHING], 2.0, Prices(flat=100)).another_row(3.0) == 0.0
+    assert Values([NOTHING], 2.0, Prices(flat=0)).another_row(3.0) == pytest.approx(2.0 * 0.1)
+    assert Values([NOTHING] * 8, 2.0, Prices(flat=0)).another_row(3.0) == pytest.approx(2.0 * 0.1)
+
+
+def test_a_first_reading_is_paid_for_over_the_steps_that_remain():
+    """It lets a draft of little gain go that would pay otherwise, near a text's end above all."""
+    prices, toll = Prices(flat=100), 1.5
+    plain, free = NOTHING, Plan("a", 2.0, 2.0, 2, 0)
+    assert allocate([[plain, free]], prices).chosen == [free]
+    assert allocate([[plain, free._replace(toll=toll)]], prices).chosen == [plain]
+    assert allocate([[plain, free]] * 2, prices).chosen == [free] * 2
+    assert allocate([[plain, free._replace(toll=toll)]] * 2, prices).chosen == [plain] * 2
+    values = Values([plain] * 2, 2.0, prices)
+    assert values.of(free) - values.of(free._replace(toll=toll)) == pytest.approx(2.0 * toll)
+
+
+def test_a_drafter_reads_a_text_once():
+    known = RequestPolicy([Way("a", "a", "a", 4, 4)], Past(), 0)
+    request = SimpleNamespace(tokens=[1] * 20, remaining=10)
+    seat = Seat(work=SimpleNamespace(running=SimpleNamespace(request=request), chunk=1), known=known, depth=4)
+    plain, plan = seat.menu(lambda owner, positions: 0.01 * positions)
+    assert plain.toll == 0.0 and plan.toll == pytest.approx(0.2 * (1.0 + plan.gain) / 10)
+    known.base = plan
+    known.met("a")
+    assert known.base.toll == 0.0
+    assert [its.toll for its in seat.menu(lambda owner, positions: 0.01 * positions)] == [0.0, 0.0]
+
+
+def test_what_a_first_reading_takes_is_learned():
+    costs = LiveCosts(StepCosts(forwards=(ForwardCost(rows=1, requests=1, context=0, seconds=1.0),), drafts={}))
+    assert costs.reading_seconds("a", 100) == 0.0
+    costs.saw_reading("b", 50, 0.0)  # once it took no longer than any other call
+    costs.saw_reading("b", 50, 1.0)
+    assert costs.reading_seconds("b", 50) > 0.0
+    costs.saw_reading("a", 50, 1.0)
+    assert costs.reading_seconds("a", 100) == pytest.approx(2.0)
+    costs.saw_reading("a", 50, 1000.0)  # a disturbance
+    assert costs.reading_seconds("a", 100) < 3.0
+
+
+def test_calls_that_nobody_makes_get_no_dearer_by_a_slow_start():
+    """Costs measured while the machine was busy would keep a drafter out for ever."""
+    forwards = (ForwardCost(rows=1, requests=1, context=0, seconds=1.0),)
+    costs = LiveCosts(StepCosts(forwards=forwards, drafts={"a": (DraftCost(requests=1, seconds=0.8),)}))
+    assert costs.draft_seconds("a", 1) == pytest.approx(0.8)
+    for _ in range(60):
+        costs.saw_step(1, 1, 0, False, 0.5)
+    assert costs.draft_seconds("a", 1) == pytest.approx(0.4, rel=0.1)
+    for _ in range(200):
+        costs.saw_step(1, 1, 0, False, 3.0)
+    assert costs.draft_seconds("a", 1) == pytest.approx(0.8)  # what steps take beyond forwards is not drafting
+
+
+def test_calls_for_more_requests_are_guessed_to_grow_as_forwards_do():
+    forwards = [
+        ForwardCost(rows=n, requests=n, context=0, seconds=seconds) for n, seconds in ((1, 1.0), (4, 1.2), (16, 2.0))
+    ]
+    table = StepCosts(forwards=tuple(forwards), drafts={"a": (DraftCost(requests=1, seconds=0.5),)})
+    assert table.draft_seconds("a", 4) == pytest.approx(0.6) and table.draft_seconds("a", 16) == pytest.approx(1.0)
+    measured = (DraftCost(requests=1, seconds=0.5), DraftCost(requests=4, seconds=0.9))
+    more = StepCosts(forwards=tuple(forwards), drafts={"a": measured})
+    assert more.draft_seconds("a", 4) == 0.9 and more.draft_seconds("a", 16) > 1.0
 
 
 def test_another_token_of_a_call_costs_what_chains_of_two_lengths_differ_by():
@@ -293,7 +353,8 @@ def test_a_stall_is_not_charged_to_the_drafter_it_met():
     policy, known = Policy(draft_rows=8), RequestPolicy([Way("a", "a", "a", 4, 4)], Past(), 0)
     policy.costs = LiveCosts(table)
     policy.prices = StepPrices(policy.costs, base_rows=1, requests=1, context=0.0, sampled=False)
-    seat = Seat(work=None, known=known, depth=4, place=0)
+    request = SimpleNamespace(tokens=[1] * 20)
+    seat = Seat(work=SimpleNamespace(running=SimpleNamespace(request=request)), known=known, depth=4, place=0)
     policy.saw_draft("a", [seat], 2.0)  # the first draft reads the whole text
     assert known.saved["a"] == pytest.approx(-2.0)
     policy.saw_draft("a", [seat], 50.0)

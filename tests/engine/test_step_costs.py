@@ -87,7 +87,6 @@ def test_drafts_by_requests():
     assert costs.draft_seconds("ngram", 2) == pytest.approx(0.2)
     assert costs.draft_seconds("ngram", 8) == pytest.approx(0.8)
     assert costs.draft_seconds("medusa", 1) == 0.3
-    assert 0.3 < costs.draft_seconds("medusa", 16) < 16 * 0.3  # measured alone: something between
     assert costs.draft_seconds("eagle3", 1) is None
     assert costs.draft_seconds("plain", 16) == 0.0
 

@@ -1,7 +1,7 @@
 """A drafter's drafts in one call are what its rows say one forward at a time, whoever shares the call."""
 
 from dataclasses import dataclass, replace
-from math import inf
+from math import exp
 
 import foredraft_native as native
 import pytest
@@ -10,6 +10,7 @@ from small_decoder import KERNELS, VOCABULARY, Given, Sizes, SmallDecoder, nativ
 
 TOKENS = torch.randint(VOCABULARY, (60,), generator=torch.Generator().manual_seed(5)).tolist()
 SCATTERED = torch.randperm(60, generator=torch.Generator().manual_seed(6)) + 60
+FREE = (1.0, 0.0, 0.0)  # candour, costs of a row and of a run
 SIZES = {"plain": Sizes(), "window": Sizes(window=5, head_norms=True), "int8": Sizes(hidden=64, weights="int8")}
 
 
@@ -44,11 +45,11 @@ class Order:
         first = len(self.text)
         return self.slots[first : first + self.width * (self.depth - 1)].tolist()
 
-    def order(self, least: float = -inf) -> tuple:
+    def order(self, growth: tuple[float, float, float] = FREE) -> tuple:
         text, kept = self.text, self.slots[: len(self.text)].contiguous()
         first, slots = (int(self.slots[0]), None) if self.run else (-1, kept)
         shape, place = (self.depth, self.width, self.nodes), (self.context, first, slots)
-        return *shape, *place, text[self.context :], self.room, self.divisor, self.keys, least
+        return *shape, *place, text[self.context :], self.room, self.divisor, self.keys, *growth
 
     def rows(self, tokens: list[int], start: int) -> Given:
         """These tokens behind `start` ones."""
@@ -77,12 +78,12 @@ ORDERS = [
 ]
 
 
-def drafted(decoder: SmallDecoder, orders: list[Order], least: list[float] | None = None) -> list[tuple]:
+def drafted(decoder: SmallDecoder, orders: list[Order], growth: list[tuple] | None = None) -> list[tuple]:
     """Tokens, parents, gains and places of each draft."""
     for order in orders:
         if order.context:
             decoder.run(order.rows(order.text[: order.context], 0))
-    given = [order.order(end) for order, end in zip(orders, least or [-inf] * len(orders), strict=True)]
+    given = [order.order(own) for order, own in zip(orders, growth or [FREE] * len(orders), strict=True)]
     return native.draft(decoder.program, decoder.cache, given, None, None, VOCABULARY)
 
 
@@ -160,16 +161,31 @@ def test_of_a_tree_the_likeliest_paths_stay():
 def test_chains_end_where_their_paths_are_too_unlikely():
     whole = drafted(native_decoder(KERNELS[0], "bf16"), ORDERS)
     lengths = [2, 1, 3, 3]
-    least = [sum(gains[:length]) + 1e-9 for (_, _, gains, _), length in zip(whole, lengths, strict=True)]
-    cut = drafted(native_decoder(KERNELS[0], "bf16"), ORDERS, least)
-    assert [draft[0] for draft in cut] == [draft[0][:length] for draft, length in zip(whole, lengths, strict=True)]
+    rows = [exp(sum(gains[:length]) + 1e-9) for (_, _, gains, _), length in zip(whole, lengths, strict=True)]
+    for candour in (1.0, 0.5):
+        growth = [(candour, row**candour, 0.0) for row in rows]
+        cut = drafted(native_decoder(KERNELS[0], "bf16"), ORDERS, growth)
+        assert [draft[0] for draft in cut] == [draft[0][:length] for draft, length in zip(whole, lengths, strict=True)]
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_chains_go_on_as_long_as_all_of_them_together_are_worth_a_run(depth):
+    """The second and third of them would end at once were they alone."""
+    orders = [replace(order, depth=4) for order in ORDERS[:1] + ORDERS[2:]]
+    whole = drafted(native_decoder(KERNELS[0], "bf16"), orders)
+    chances = [[exp(sum(gains[: level + 1])) for level in range(4)] for _, _, gains, _ in whole]
+    worth = [sum(chance[level] for chance in chances) for level in range(4)]
+    run = (worth[depth - 1] + worth[depth - 2]) / 2 if depth > 1 else worth[0] * 1.01
+    cut = drafted(native_decoder(KERNELS[0], "bf16"), orders, [(1.0, 0.0, run)] * 3)
+    assert [draft[0] for draft in cut] == [draft[0][:depth] for draft in whole]
+    assert [draft[3] for draft in cut] == [[*range(depth - 1), -1]] * 3
 
 
 def test_nothing_grows_behind_the_unlikely_nodes_of_a_tree():
     [(tokens, parents, gains, _)] = drafted(native_decoder(KERNELS[0], "bf16"), TREES[:1])
     first = [gain for gain, parent in zip(gains, parents, strict=True) if parent < 0]
     assert len(first) == 3
-    [(_, below, _, places)] = drafted(native_decoder(KERNELS[0], "bf16"), TREES[:1], [first[0] - 1e-9])
+    [(_, below, _, places)] = drafted(native_decoder(KERNELS[0], "bf16"), TREES[:1], [(1.0, exp(first[0] - 1e-9), 0.0)])
     assert below == [-1, -1, -1, 0, 0, 0] and places == [0, -1, -1, -1, -1, -1]
 
 

@@ -112,8 +112,9 @@ def test_what_is_read_or_written_in_two_widths_at_once(program):
     program.run(None, rows, rows, rows, [], rows, inputs=[torch.randn(1, 8)], skip=[1])
 
 
-# depth, width, nodes, context, first slot, slots, pending tokens, slots for drafted rows, divisor, keys, least
-DRAFT = (2, 1, 2, 3, 0, None, [4], [4], 1.0, [], -1e9)
+# depth, width, nodes, context, first slot, slots, pending tokens, slots for drafted rows, divisor, keys, candour,
+# costs of a row and a run
+DRAFT = (2, 1, 2, 3, 0, None, [4], [4], 1.0, [], 1.0, 0.0, 0.0)
 
 
 @pytest.mark.parametrize(

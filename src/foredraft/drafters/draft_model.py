@@ -16,7 +16,7 @@ from foredraft.drafters.draft_cache import CATCH_UP_ROWS, Forward
 from foredraft.drafters.draft_choice import choices_for
 from foredraft.drafters.drafter import Drafter, DrafterNeeds, DraftTask, Observation, register
 from foredraft.drafters.foreign_draft_models import make_foreign_draft_model
-from foredraft.drafters.growing_tree import GrowingTree
+from foredraft.drafters.growing_tree import GrowingTree, going_on
 from foredraft.drafters.level_ranking import grow
 from foredraft.drafters.looped_draft import drafted, looped_drafts
 from foredraft.drafters.prefix_state import PrefixState
@@ -78,7 +78,7 @@ class DraftModelDrafter:
             GrowingTree(task, choices_for(task), self.pool, self.name, len(task.request.tokens)) for task in tasks
         ]
         grow(drafts, logits)
-        while going := [draft for draft in drafts if draft.frontier]:
+        while going := going_on(drafts):
             grow(going, self.forward([draft.rows() for draft in going]))
         trees = [draft.finished() for draft in drafts]
         for draft, tree in zip(drafts, trees, strict=True):

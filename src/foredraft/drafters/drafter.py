@@ -12,6 +12,7 @@ from foredraft.core.errors import require
 from foredraft.core.outcome import Verdict
 from foredraft.core.request import Request
 from foredraft.core.speculation_config import SpeculationConfig, unknown
+from foredraft.drafters.growth import FREE, Growth
 from foredraft.drafters.prefix_state import PrefixState
 from foredraft.model.slot_pool import SlotTable
 from foredraft.model.target import Target
@@ -39,6 +40,7 @@ class DrafterNeeds:
         gapless: Positions, from a text's first on, of which it must have been told each before it can draft. A request
             takes over no more of a cached text than such a drafter knows of it.
         told: Whether it learns from what becomes of a step; else nobody tells it.
+        drafts: Whether it ever has a draft; else nobody asks.
     """
 
     samples: bool = False
@@ -54,6 +56,7 @@ class DrafterNeeds:
     resumes: bool = False
     gapless: int = 0
     told: bool = True
+    drafts: bool = True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,8 +70,7 @@ class DraftTask:
         table: Its cache slots; `len(table)` committed positions, drafters with own layers take node slots from it.
         nodes: Most nodes the tree may hold, at least 1.
         depth: Longest path it may hold, at least 1.
-        least: Chance of a path below which its next token is not worth drafting: a draft that grows token by token, and
-            is not sampled, does not go on there.
+        growth: When a draft that grows level by level, and is not sampled, ends.
     """
 
     request: Request
@@ -77,7 +79,7 @@ class DraftTask:
     table: SlotTable
     nodes: int
     depth: int
-    least: float = 0.0
+    growth: Growth = FREE
 
 
 @dataclass(kw_only=True, slots=True)  # not frozen: one is made for every request and drafter of a step

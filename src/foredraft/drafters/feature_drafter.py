@@ -17,7 +17,7 @@ from foredraft.core.speculation_config import SpeculationConfig
 from foredraft.core.step_plan import StepPlan
 from foredraft.drafters.drafter import DrafterNeeds, DraftTask, Observation
 from foredraft.drafters.feature_store import EVERY_POSITION, FeatureStore
-from foredraft.drafters.growing_tree import GrowingTree
+from foredraft.drafters.growing_tree import GrowingTree, going_on
 from foredraft.drafters.level_ranking import grow
 from foredraft.drafters.looped_draft import drafted, looped_drafts
 from foredraft.drafters.prefix_state import PrefixState
@@ -122,6 +122,7 @@ class FeatureDrafter:
         going = drafts
         while True:
             grow([draft.tree for draft in going], logits, self.target_ids)
+            going_on(draft.tree for draft in going)
             going = [draft for draft in going if draft.tree.frontier]
             if not going:
                 return [draft.tree.finished() for draft in drafts]

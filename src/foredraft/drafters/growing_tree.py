@@ -5,10 +5,10 @@ et al. 2024): expand the best few nodes of each level by cumulative log-probabil
 sampled drafts has a shape fixed beforehand: dropping a node for what was drawn would bias the law of what remains.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import exp, inf, log
+from math import exp, inf
 
 from torch import Tensor
 from torch.nn.functional import pad
@@ -18,6 +18,7 @@ from foredraft.core.plan_builder import Rows
 from foredraft.core.step_plan import Slots
 from foredraft.drafters.draft_choice import Choice, plainly_ordered
 from foredraft.drafters.drafter import DraftTask
+from foredraft.drafters.growth import worth_a_run
 from foredraft.drafters.table_slots import continued, first_slots, last_and_before
 from foredraft.model.slot_pool import SlotPool
 
@@ -75,6 +76,11 @@ class GrowingTree:
     @property
     def width(self) -> int:
         return 1 if self.chain else self.task.speculation.tree_width
+
+    @property
+    def may_stop(self) -> bool:
+        """Whether it ends where more is not worth it: what was drawn must not decide how much is."""
+        return not self.sampled
 
     @property
     def sampled(self) -> bool:
@@ -188,18 +194,18 @@ class GrowingTree:
         """Choose the next frontier among the level just drafted."""
         deepest = not fresh or self.nodes[fresh[0]].depth >= self.task.depth
         if deepest or (self.chain and self.unsure(fresh[0], scores)):
-            self.expand([])
+            self.frontier = []
         else:
             likely = [node for node in fresh if not self.unlikely(node)]
             best = sorted(likely, key=lambda node: -self.nodes[node].score)[: self.width]
-            self.expand(sorted(best))
+            self.frontier = sorted(best)
 
-    def expand(self, nodes: list[int]) -> None:
-        """Make `nodes` the next frontier, with slots to run them in; none ends the draft."""
-        self.frontier = nodes
-        for node, slot in zip(nodes, self.pool.take(self.task.table, len(nodes)) if nodes else [], strict=True):
+    def expand(self) -> None:
+        """Give the frontier slots to run in."""
+        slots = self.pool.take(self.task.table, len(self.frontier))
+        for node, slot in zip(self.frontier, slots, strict=True):
             self.nodes[node].slot = slot
-        self.expanded += nodes
+        self.expanded += self.frontier
 
     def unsure(self, node: int, scores: Tensor | None) -> bool:
         """Whether the drafter gave its own token less than the threshold; that token is kept, being free to verify."""
@@ -208,7 +214,7 @@ class GrowingTree:
 
     def unlikely(self, node: int) -> bool:
         """Whether the path to a node is not worth going on with."""
-        return self.task.least > 0 and not self.sampled and self.nodes[node].score < log(self.task.least)
+        return self.may_stop and self.task.growth.worth(self.nodes[node].score) < 0
 
     def path_tokens(self, node: int) -> list[int]:
         tokens: list[int] = []
@@ -246,6 +252,20 @@ class GrowingTree:
         for node, slot in zip(bare, self.pool.take(self.task.table, len(bare)) if bare else [], strict=True):
             self.nodes[node].slot = slot
         return [self.nodes[node].slot for node in chosen]
+
+
+def going_on(drafts: Iterable[GrowingTree]) -> list[GrowingTree]:
+    """Those of the drafts of one call that have a frontier, now with slots to run it in; none where all of them
+    together are not worth another run."""
+    going = [draft for draft in drafts if draft.frontier]
+    scores = ((draft.task.growth, (draft.nodes[node].score for node in draft.frontier)) for draft in going)
+    if all(draft.may_stop for draft in going) and not worth_a_run(scores):
+        for draft in going:
+            draft.frontier = []
+        return []
+    for draft in going:
+        draft.expand()
+    return going
 
 
 def fitted(logits: Tensor, rows: int) -> Tensor:

@@ -11,7 +11,7 @@ class NoneDrafter:
     """Guesses nothing, so that every step writes the target's own token."""
 
     name = "none"
-    needs = DrafterNeeds(told=False)
+    needs = DrafterNeeds(told=False, drafts=False)
 
     def propose(self, tasks: list[DraftTask]) -> list[DraftTree]:
         return [DraftTree() for _ in tasks]

@@ -36,6 +36,10 @@ class RankedTree(GrowingTree):
     def width(self) -> int:
         return self.shape.width
 
+    @property
+    def may_stop(self) -> bool:
+        return False
+
     def hang(self, parent: int, tokens: list[int], gains: list[float]) -> list[int]:
         children = self.below[self.place[parent] if parent != ROOT else ROOT]
         drawn = self.laws.get(parent) is not None
@@ -52,7 +56,7 @@ class RankedTree(GrowingTree):
 
     def advance(self, fresh: list[int], scores: Tensor | None) -> None:
         """Run every node that has children."""
-        self.expand([node for node in fresh if self.place[node] in self.below])
+        self.frontier = [node for node in fresh if self.place[node] in self.below]
 
     def kept(self) -> list[int]:
         return list(range(len(self.nodes)))

@@ -14,7 +14,7 @@ from foredraft.drafters.draft_cache import NO_SLOT, CachedText, DraftCache
 from foredraft.drafters.draft_choice import choices_for
 from foredraft.drafters.drafter import DrafterNeeds, DraftTask
 from foredraft.drafters.foreign_draft_model import NAME, Order
-from foredraft.drafters.growing_tree import GrowingTree
+from foredraft.drafters.growing_tree import GrowingTree, going_on
 from foredraft.drafters.level_ranking import grow
 from foredraft.drafters.vocabulary_bridge import VocabularyBridge
 
@@ -39,7 +39,7 @@ class SharedTokensTree(GrowingTree):
     def advance(self, fresh: list[int], scores: Tensor | None) -> None:
         """As in any draft; a chain ends with the token that ends the text."""
         if self.chain and fresh and self.nodes[fresh[0]].token == self.bridge.target.end:
-            self.expand([])
+            self.frontier = []
         else:
             super().advance(fresh, scores)
 
@@ -69,7 +69,7 @@ class TokenIntersection:
     def drafts(self, orders: list[Order], logits: Tensor) -> list[DraftTree]:
         growing = [self.growing(order) for order in orders]
         self.grow(growing, logits)
-        while going := [draft for draft in growing if draft.frontier]:
+        while going := going_on(growing):
             self.grow(going, self.cache.forward([draft.rows() for draft in going]))
         for draft in growing:
             draft.text.drafted = draft.drafted()

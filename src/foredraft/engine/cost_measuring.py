@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 ROWS = (1, 2, 4, 8, 12, 16, 24, 32, 64, 128, 192)
 REQUESTS = (1, 16, 4)  # in this order: what lies between is guessed best
+CALL_SHARES = {1: 0.5, 4: 0.8, 16: 1.0}  # requests of a call, in this order, and the share of the time spent by then
 SHORT, LONG = 64, 512  # contexts
 ALWAYS = (1, 8)  # rows of one request that are measured whatever the budget
 REPEATS = 7
@@ -227,32 +228,75 @@ def measured_drafts(
     """Seconds of a drafter's call for each of `options`, by label, in about `seconds`.
 
     Every option is measured for one request; for more as far as time and slots allow, those that cost least for a token
-    first. One the cache has no room for, and the one that drafts nothing, is left out.
+    first, one of each drafter before others: what calls of one length or shape take more for more requests, those of
+    others do. One the cache has no room for, and the one that drafts nothing, is left out.
     """
     assert engine.scheduler.idle
     prepare_drafters(engine, options)
     by_label = {option_label(config): config for config in options}
     by_label.pop(PLAIN, None)
     watch = Stopwatch(engine.target.pool.device, clock, seconds)
-    found: dict[str, list[DraftCost]] = {label: [] for label in by_label}
+    found: Found = {label: {} for label in by_label}
     with set_aside(engine):
-        for requests in REQUESTS:
-            for place, label in enumerate(cheap_first(by_label, found)):
-                if requests > 1 and watch.left <= 0:
+        for requests, share in CALL_SHARES.items():
+            rest = seconds * (1.0 - share)
+            instant = {label: engine.drafter_for(config).needs.instant for label, config in by_label.items()}
+            for place, label in enumerate(in_turn(by_label, found, instant)):
+                if requests > 1 and watch.left <= rest:
                     break
                 run = DraftRun(engine, by_label[label], requests, watch)
-                cost = run.seconds(watch.left / (2 * (len(by_label) - place)))
+                cost = run.seconds((watch.left - rest) / (len(by_label) - place))
                 if cost is not None:
-                    found[label].append(DraftCost(requests=requests, seconds=cost))
-    return {label: tuple(costs) for label, costs in found.items() if costs}
-
-
-def cheap_first(options: Mapping[str, SpeculationConfig], found: Mapping[str, list[DraftCost]]) -> list[str]:
-    """Labels by what a drafted token has been found to cost; those without a measurement first."""
-    costs = {
-        label: found[label][0].seconds / config.depth if found[label] else 0.0 for label, config in options.items()
+                    found[label][requests] = cost
+            fill_in(found, by_label, requests)
+            calm(found, by_label, requests)
+    return {
+        label: tuple(DraftCost(requests=requests, seconds=cost) for requests, cost in costs.items())
+        for label, costs in found.items()
+        if costs
     }
-    return sorted(options, key=costs.__getitem__)
+
+
+Found = dict[str, dict[int, float]]  # seconds by label and requests
+
+
+def in_turn(options: Mapping[str, SpeculationConfig], found: Found, instant: Mapping[str, bool]) -> list[str]:
+    """Labels by what a drafted token has been found to cost, the cheapest of each drafter before all others; but last
+    those drafters that take next to nothing."""
+    costs = {label: (instant[label], found[label].get(1, 0.0) / config.depth) for label, config in options.items()}
+    ordered = sorted(options, key=costs.__getitem__)
+    first = {drafter_of(options[label]): label for label in reversed(ordered)}
+    return sorted(ordered, key=lambda label: (instant[label], first[drafter_of(options[label])] != label))
+
+
+def fill_in(found: Found, options: Mapping[str, SpeculationConfig], requests: int) -> None:
+    """Let what nobody had time to measure for so many requests grow as other calls of its drafter do."""
+    more = {drafter_of(options[label]): costs for label, costs in found.items() if requests in costs and costs[1]}
+    for label, costs in found.items():
+        alike = more.get(drafter_of(options[label]))
+        if alike and requests not in costs and 1 in costs:
+            costs[requests] = costs[1] * alike[requests] / alike[1]
+
+
+def calm(found: Found, options: Mapping[str, SpeculationConfig], requests: int) -> None:
+    """No draft takes longer than a longer or wider one of its drafter: where it seems to, the machine was elsewhere."""
+    known = [label for label, costs in found.items() if requests in costs]
+    for label in known:
+        own = options[label]
+        larger = [
+            other for other in known if drafter_of(options[other]) == drafter_of(own) and holds(options[other], own)
+        ]
+        found[label][requests] = min(found[other][requests] for other in larger)
+
+
+def holds(larger: SpeculationConfig, draft: SpeculationConfig) -> bool:
+    """Whether drafting by `larger` does all that drafting by `draft` does, and perhaps more."""
+    alike = larger.tree_size == draft.tree_size and larger.speculative_token_tree == draft.speculative_token_tree
+    return larger.depth >= draft.depth and (alike or not draft.branches)
+
+
+def drafter_of(config: SpeculationConfig) -> tuple:
+    return config.method, config.model, config.drafters
 
 
 @contextmanager
@@ -314,7 +358,7 @@ class DraftRun:
         draft = self.config.scratch_nodes + self.drafter.needs.scratch
         pool, context = self.engine.target.pool, self.engine.target.context_length
         space = min(context, pool.size // self.requests - draft)
-        prompt = max(1, min(PROMPT, space // 2))
+        prompt = max(1, min(PROMPT if self.requests == 1 else 2 * PERIOD, space // 2))
         return prompt, min(space - prompt, (WARM_UP + CALLS + 1) * (self.deepest + 1))
 
     def submitted(self, length: int, new: int) -> list[Running]:

@@ -10,6 +10,7 @@ from foredraft.core.outcome import TokenLogprobs, Verdict
 from foredraft.core.request import Request
 from foredraft.core.speculation_config import SpeculationConfig
 from foredraft.drafters.drafter import Drafter
+from foredraft.drafters.growth import FREE, Growth
 from foredraft.engine.output import TokenEvent
 from foredraft.engine.way import Way, way_of
 from foredraft.model.capture import States
@@ -110,8 +111,9 @@ class Work:
     Attributes:
         running: The request.
         chunk: Pending tokens computed in this step.
+        decides: Whether this step reaches the request's last known token, so that a new one is chosen.
         chunk_slots: Their cache slots.
-        least: Chance of a path below which its next token is not worth drafting.
+        growth: When its draft ends.
         watched: Whether the policy looks at the logits of its decision.
         tree: Its draft; empty where nothing was drafted.
         node_slots: Cache slots of the draft's nodes.
@@ -126,8 +128,9 @@ class Work:
 
     running: Running
     chunk: int
+    decides: bool = field(init=False)
     chunk_slots: list[int] = field(default_factory=list)
-    least: float = 0.0
+    growth: Growth = FREE
     watched: bool = False
     tree: DraftTree = field(default_factory=DraftTree)
     node_slots: list[int] = field(default_factory=list)
@@ -138,10 +141,8 @@ class Work:
     successors: list[list[int]] | None = None
     event: TokenEvent | None = None
 
-    @property
-    def decides(self) -> bool:
-        """Whether this step reaches the request's last known token, so that a new one is chosen."""
-        return self.chunk == self.running.request.pending
+    def __post_init__(self) -> None:
+        self.decides = self.chunk == self.running.request.pending
 
     @property
     def needs_no_law(self) -> bool:
@@ -172,5 +173,6 @@ class Work:
     def logit_rows(self) -> int:
         """Its last rows, of which logits are wanted: those of a decision, or all where the prompt is to be scored."""
         running, request = self.running, self.running.request
-        scores = request.params.prompt_logprobs is not None and len(running.prompt_logprobs) < len(request.prompt) - 1
-        return self.chunk + len(self.tree) if scores else self.decision_rows
+        if request.params.prompt_logprobs is not None and len(running.prompt_logprobs) < len(request.prompt) - 1:
+            return self.chunk + len(self.tree)
+        return self.decision_rows

@@ -29,7 +29,7 @@ def propose(orders: list[tuple[Work, Option]]) -> list[DraftTree]:
     trees = [DraftTree() for _ in orders]
     groups: dict[int, list[tuple[int, DraftTask]]] = {}
     for place, (work, option) in enumerate(orders):
-        task = draft_task(work, option.speculation)
+        task = draft_task(work, option.speculation) if option.drafter.needs.drafts else None
         if task is not None:
             groups.setdefault(id(option.drafter), []).append((place, task))
     for group in groups.values():
@@ -42,8 +42,9 @@ def propose(orders: list[tuple[Work, Option]]) -> list[DraftTree]:
 
 def place_draft(work: Work, tree: DraftTree, pool: SlotPool) -> None:
     """Make `tree` the work's draft, with cache slots for its nodes."""
-    work.tree = tree
-    work.node_slots = tree.slots if tree.slots is not None else pool.take(work.running.table, len(tree))
+    if len(tree):
+        work.tree = tree
+        work.node_slots = tree.slots if tree.slots is not None else pool.take(work.running.table, len(tree))
 
 
 def draft_task(work: Work, config: SpeculationConfig) -> DraftTask | None:
@@ -59,7 +60,7 @@ def draft_task(work: Work, config: SpeculationConfig) -> DraftTask | None:
         table=running.table,
         nodes=config.nodes if config.branches else depth,
         depth=depth,
-        least=work.least,
+        growth=work.growth,
     )
 
 

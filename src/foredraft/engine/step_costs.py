@@ -10,7 +10,7 @@ from foredraft.core.speculation_config import SpeculationConfig
 from foredraft.engine.cost_curves import Curve, ForwardCurves
 
 PLAIN = "plain"
-MANY = 16  # requests
+KNOTS = (4, 16)  # requests that the cost of a call is guessed for where it was measured for one
 SPOKEN = {"none": PLAIN}
 NETWORK = {"draft_weights": "weights"}
 OWN_KEYS = {  # what beside model, length and shape decides the cost of a method's drafts, and what labels call it
@@ -97,9 +97,14 @@ class StepCosts:
     def draft_curves(self) -> dict[str, Curve]:
         measured = {label: {cost.requests: cost.seconds for cost in costs} for label, costs in self.drafts.items()}
         for points in measured.values():
-            if points.keys() == {1}:  # nobody knows what more requests cost: between nothing and as much as the first
-                points[MANY] = points[1] * (1 + (MANY - 1) / 2)
+            if points.keys() == {1}:  # more requests are guessed to take as much more as in a forward of the target
+                points |= {requests: points[1] * self.growth(requests) for requests in KNOTS}
         return {label: Curve.through(points) for label, points in measured.items() if points}
+
+    def growth(self, requests: int) -> float:
+        """How much longer a forward of a row for each of `requests` requests takes than one of a single row."""
+        alone = self.forward_seconds(1, 1, 0)
+        return self.forward_seconds(requests, requests, 0) / alone if alone else 1.0
 
     def record(self) -> dict[str, Any]:
         """The table as plain values, for JSON."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,7 +27,7 @@ class LoopOrder(NamedTuple):
         room: Slots for drafted rows, `width` for each level but the last.
         divisor: Of the logits; 1 for greedy choice.
         noise: Key of the noise at each depth, from `position_keys`; empty for greedy choice.
-        least: Log-chance of a path below which nothing is drafted behind it; -inf drafts all.
+        candour, row, run: When to stop, as in `Growth`.
     """
 
     depth: int
@@ -41,7 +40,9 @@ class LoopOrder(NamedTuple):
     room: list[int]
     divisor: float
     noise: list[int]
-    least: float = -inf
+    candour: float
+    row: float
+    run: float
 
 
 class Grown(NamedTuple):

@@ -28,6 +28,7 @@ class Plan(NamedTuple):  # a tuple is made and read fastest; there are some for 
         place: What it stands for; the caller's own.
         urgency: How much there is to find out by trying it; 0 for nothing.
         fixed: Whether the request has no other.
+        toll: Seconds a step that its drafter's first reading of the text comes to, over the steps still to come.
     """
 
     label: str | None
@@ -37,6 +38,7 @@ class Plan(NamedTuple):  # a tuple is made and read fastest; there are some for 
     place: int
     urgency: float = 0.0
     fixed: bool = False
+    toll: float = 0.0
 
 
 PLAIN = -1  # place of the plan that drafts nothing
@@ -78,7 +80,7 @@ def best_alone(menu: Sequence[Plan], prices: Prices) -> Allocation:
     """The plan of the highest rate for a request alone: the common case, and asked in every step."""
     best, top, rate = menu[0], 0.0, 0.0
     for plan in menu:
-        seconds = prices.step(plan.rows)
+        seconds = prices.step(plan.rows) + plan.toll
         if plan.label is not None:
             seconds += prices.draft(plan.label, 1)
         speed = (1.0 + plan.gain - (MARGIN if plan.rows else 0.0)) / seconds
@@ -100,12 +102,13 @@ def sound_rate(chosen: Sequence[Plan], prices: Prices) -> float:
 
 def step_seconds(chosen: Sequence[Plan], prices: Prices) -> float:
     """What a step takes, the drafter calls included that these plans need."""
-    rows, calls = 0, {}
+    rows, tolls, calls = 0, 0.0, {}
     for plan in chosen:
         rows += plan.rows
         if plan.label is not None:
+            tolls += plan.toll
             calls[plan.label] = calls.get(plan.label, 0) + 1
-    return prices.step(rows) + sum([prices.draft(label, count) for label, count in calls.items()])
+    return prices.step(rows) + tolls + sum([prices.draft(label, count) for label, count in calls.items()])
 
 
 def row_price(chosen: Sequence[Plan], rate: float, prices: Prices) -> float:
@@ -117,25 +120,37 @@ def row_price(chosen: Sequence[Plan], rate: float, prices: Prices) -> float:
 
 def best_uniform(menus: Sequence[Sequence[Plan]], prices: Prices) -> list[Plan]:
     """The best choice in which all requests that draft use the same drafter call, or drafts that are there."""
-    labels = {plan.label for menu in menus for plan in menu}
-    choices = [[longest(menu, {None, label}) for menu in menus] for label in labels]
-    choices += [[shortest(menu, label) for menu in menus] for label in labels if label is not None]
-    choices.append([min(menu, key=lambda plan: (plan.label is not None, plan.rows)) for menu in menus])
+    ends = [ends_of(menu) for menu in menus]
+    labels = {label for own in ends for label in own}
+    choices = [[longest(own, label, menu) for own, menu in zip(ends, menus, strict=True)] for label in labels]
+    for label in labels:
+        choices.append([own[label][0] if label in own else menu[0] for own, menu in zip(ends, menus, strict=True)])
     return soundest(choices, prices)
+
+
+Ends = dict[str | None, tuple[Plan, Plan]]
+
+
+def ends_of(menu: Sequence[Plan]) -> Ends:
+    """The plan of each label that brings fewest rows, and that of the highest gain."""
+    ends: Ends = {}
+    for plan in menu:
+        shortest, longest = ends.get(plan.label, (plan, plan))
+        ends[plan.label] = (
+            plan if plan.rows < shortest.rows else shortest,
+            plan if plan.gain > longest.gain else longest,
+        )
+    return ends
 
 
 def soundest(choices: Sequence[list[Plan]], prices: Prices) -> list[Plan]:
     return max(choices, key=lambda chosen: sound_rate(chosen, prices))
 
 
-def longest(menu: Sequence[Plan], labels: set[str | None]) -> Plan:
-    """The plan of the highest gain among those of `labels`; a request that has none of them keeps its first plan."""
-    return max((plan for plan in menu if plan.label in labels), key=lambda plan: plan.gain, default=menu[0])
-
-
-def shortest(menu: Sequence[Plan], label: str) -> Plan:
-    """The plan of `label` that brings fewest rows; a request that has none keeps its first plan."""
-    return min((plan for plan in menu if plan.label == label), key=lambda plan: plan.rows, default=menu[0])
+def longest(ends: Ends, label: str | None, menu: Sequence[Plan]) -> Plan:
+    """The plan of the highest gain among those of `label` or of none; who has neither keeps its first plan."""
+    plans = [ends[its][1] for its in {None, label} if its in ends]
+    return max(plans, key=lambda plan: plan.gain, default=menu[0])
 
 
 def improved(chosen: list[Plan], menus: Sequence[Sequence[Plan]], prices: Prices) -> list[Plan]:
@@ -167,28 +182,27 @@ class Values:
 
     def cost(self, plan: Plan) -> float:
         """Tokens that the plan's rows and its share of a drafter call cost."""
-        return self.rows_cost(plan) + (self.share(plan.label, max(self.calls[plan.label], 1)) if plan.label else 0.0)
+        return self.own_cost(plan) + (self.share(plan.label, max(self.calls[plan.label], 1)) if plan.label else 0.0)
 
     def beside_call(self, plan: Plan) -> float:
         """As `of`, where the drafter call is made for others anyhow: to take part in it costs next to nothing."""
-        return plan.gain - self.rows_cost(plan)
+        return plan.gain - self.own_cost(plan)
 
     def shared_cost(self, plan: Plan) -> float:
         """As `cost`, were everybody to take part in the call."""
-        return self.rows_cost(plan) + (self.share(plan.label, self.requests) if plan.label else 0.0)
+        return self.own_cost(plan) + (self.share(plan.label, self.requests) if plan.label else 0.0)
 
-    def rows_cost(self, plan: Plan) -> float:
-        return self.rate * self.prices.step(plan.rows) if self.alone else self.row_price * plan.rows
+    def own_cost(self, plan: Plan) -> float:
+        """Tokens that the plan's rows and its drafter's first reading of the text cost."""
+        rows = self.rate * self.prices.step(plan.rows) if self.alone else self.row_price * plan.rows
+        return rows + self.rate * plan.toll
 
-    def another_token(self, rows: float, seconds: float) -> float:
-        """Tokens that one more drafted token costs, its row and so many seconds of drafting, where drafts usually have
-        so many `rows`."""
-        if self.alone:
-            first = round(rows)
-            row = self.rate * (self.prices.step(first + FEW) - self.prices.step(first)) / FEW
-        else:
-            row = self.row_price
-        return row + self.rate * seconds
+    def another_row(self, rows: float) -> float:
+        """Tokens that the row of one more drafted token costs, where drafts usually have so many `rows`."""
+        if not self.alone:
+            return self.row_price
+        first = round(rows)
+        return max(0.0, self.rate * (self.prices.step(first + FEW) - self.prices.step(first)) / FEW)
 
     def share(self, label: str, requests: int) -> float:
         key = (label, requests)

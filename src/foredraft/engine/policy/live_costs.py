@@ -90,6 +90,7 @@ class LiveCosts:
         steps: Steps seen.
         whole, cells: How steps compare to it, all of a kind; how those of one size compare to that.
         drafts: How drafter calls compare, by label and size.
+        readings: Seconds a position that a drafter takes to read a text for its first draft, by drafter.
         own: What the policy itself takes.
         known_drafts, known_lines: As last computed; the latter are factors by rows, for each kind of step.
     """
@@ -99,6 +100,7 @@ class LiveCosts:
     whole: dict[bool, Drift] = field(default_factory=lambda: {False: Drift(), True: Drift()})
     cells: dict[tuple[int, bool, bool], dict[int, Cell]] = field(default_factory=dict)
     known_lines: dict[tuple[int, bool, bool], list[tuple[float, float]]] = field(default_factory=dict)
+    readings: dict[str, float] = field(default_factory=dict)
     drafts: Recent[tuple[str, int], Drift] = field(default_factory=lambda: Recent(KEPT_DRIFTS))
     known_drafts: dict[tuple[str, int], float] = field(default_factory=dict)
     own: OwnTime = field(default_factory=OwnTime)
@@ -161,15 +163,31 @@ class LiveCosts:
         cell.last = self.steps
         if self.steps % RENEW == 0 or self.steps < SETTLING:
             self.known_lines.clear()
+            self.known_drafts.clear()
 
     def draft_seconds(self, label: str, requests: int) -> float:
         """A call for drafts of so many requests; an option nobody measured is taken to cost a plain step."""
         seconds = self.known_drafts.get((label, requests))
         if seconds is None:
-            drift = self.drafts.get((label, size_class(requests)))
-            seconds = self.expected_draft(label, requests) * (drift.factor if drift else 1.0)
+            seconds = self.expected_draft(label, requests) * self.draft_factor(label, requests)
             self.known_drafts[label, requests] = seconds
         return seconds
+
+    def draft_factor(self, label: str, requests: int) -> float:
+        """How much longer such calls take than measured. Of those that nobody has made yet it is only known that the
+        machine was slow then, where steps take less than they did: else they would never be made."""
+        drift = self.drafts.get((label, size_class(requests)))
+        return drift.factor if drift else min([1.0, *(whole.factor for whole in self.whole.values())])
+
+    def reading_seconds(self, owner: str, positions: int) -> float:
+        """What a drafter's first draft for a text of so many positions takes beyond a later one; nothing as long as
+        nobody has seen one."""
+        return self.readings.get(owner, 0.0) * positions
+
+    def saw_reading(self, owner: str, positions: int, seconds: float) -> None:
+        seen = seconds / positions
+        usual = self.readings.get(owner, seen)
+        self.readings[owner] = usual + FOLLOW * ((min(seen, WILDEST * usual) if usual else seen) - usual)
 
     def without_stalls(self, label: str, requests: int, seconds: float) -> float:
         """What a call has taken, as far as that says something of the drafter: the machine may have been elsewhere."""

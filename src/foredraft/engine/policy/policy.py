@@ -8,6 +8,7 @@ from typing import Any
 from foredraft.core.draft_tree import DraftTree
 from foredraft.core.outcome import SpeculationStatistics
 from foredraft.core.request import Request
+from foredraft.drafters.growth import Growth
 from foredraft.engine import step
 from foredraft.engine.policy.allocation import PLAIN, Plan, Values, soundest
 from foredraft.engine.policy.cutting import Cutting
@@ -171,7 +172,7 @@ class Policy:
 
     def decide(self, prices: StepPrices) -> None:
         """Choose a way for every request, as if there were no instant drafts."""
-        menus = [seat.menu() for seat in self.seats]
+        menus = [seat.menu(self.costs.reading_seconds) for seat in self.seats]
         remaining = [seat.work.running.request.remaining for seat in self.seats]
         decision = self.decider.decide(menus, remaining, prices)
         self.values, self.experiment = decision.values, decision.experiment
@@ -230,14 +231,14 @@ class Policy:
         return sorted(drafts, key=lambda pair: order[id(pair[0])])
 
     def limit(self, group: Sequence[Seat]) -> None:
-        """Say how likely paths must be, by what their drafter says, for another token of theirs to be worth drafting
-        and verifying; until the next decision."""
+        """Say what another token of a draft costs, to draft and to verify; until the next decision."""
         for seat in group:
             known, place = seat.known, seat.place
-            if place not in known.least:
-                seconds = self.costs.another_token(*known.lengths[known.ways[place].kind], len(group)) / len(group)
-                known.least[place] = known.least_of(place, self.values.another_token(known.usual_rows(place), seconds))
-            seat.work.least = known.least[place]
+            if place not in known.growth:
+                seconds = self.costs.another_token(*known.lengths[known.ways[place].kind], len(group))
+                row, run = self.values.another_row(known.usual_rows(place)), self.values.rate * seconds
+                known.growth[place] = Growth(known.candour(place), row, run)
+            seat.work.growth = known.growth[place]
 
     def saw_draft(self, label: str, group: Sequence[Seat], seconds: float) -> None:
         """A drafter's first draft for a request reads the whole text so far: that says nothing of the next ones."""
@@ -248,9 +249,11 @@ class Policy:
             if self.teaches:
                 self.costs.saw_draft(label, len(group), seconds)
         else:
-            self.surplus += max(0.0, seconds - self.costs.draft_seconds(label, len(group)))
+            surplus = max(0.0, seconds - self.costs.draft_seconds(label, len(group)))
+            self.costs.saw_reading(owner, sum(unread(seat, owner) for seat in group), surplus)
+            self.surplus += surplus
         for seat in group:
-            seat.known.called.add(owner)
+            seat.known.met(owner)
             seat.known.charge(seat.place, seconds / len(group) / self.prices.token)
 
     def learn(
@@ -353,6 +356,11 @@ class Policy:
             context=mean_context(batch),
             sampled=sampling(batch),
         )
+
+
+def unread(seat: Seat, owner: str) -> int:
+    """Positions of a request's text that a drafter reads for its first draft."""
+    return 0 if owner in seat.known.called else len(seat.work.running.request.tokens)
 
 
 def mean_context(batch: Sequence[Work]) -> float:

@@ -6,6 +6,7 @@ from math import inf
 from operator import attrgetter
 
 from foredraft.core.draft_tree import DraftTree
+from foredraft.drafters.growth import Growth
 from foredraft.engine.policy.acceptance import ChanceAcceptance, DepthAcceptance, Past
 from foredraft.engine.policy.allocation import NOTHING, PLAIN, Plan, Values
 from foredraft.engine.policy.trimming import path_rates
@@ -18,7 +19,6 @@ UNKNOWN = -1  # level before the target has chosen a token
 SURE_EDGES = (0.5, 0.65, 0.8, 0.9)
 SURE_FIRST, SURE_EVERY = 2, 16  # how sure the target is is looked at in so many first steps, then every so many
 SURE_FOLLOW = 0.2  # weight of a new observation of how sure the target is
-MOST_LEAST = 0.9
 LENGTH = attrgetter("depth")
 ASK_FIRST, ASK_LAST = 4, 16  # an instant drafter that does not pay is asked again after so many steps, then twice that
 
@@ -50,7 +50,7 @@ class RequestPolicy:
         base: The best plan but for instant drafts, as last decided; the only one where nothing is to be chosen.
         value, rival: Tokens that it is worth more than none by the last decision, and the best plan of another drafter.
         fixed: Whether there is nothing to choose: its first way serves every step.
-        least: Chance of a path below which its next token does not pay, by way, since the last decision.
+        growth: When drafts stop growing, by way, since the last decision.
         plans: Those made since something was learned of their kind, by way, of the full depth and cut.
         deepest: Longest path of any of them; 0 where all ways are instant.
     """
@@ -77,7 +77,7 @@ class RequestPolicy:
     value: float = 0.0
     rival: float = 0.0
     plans: dict[int, list[Plan]] = field(default_factory=dict)
-    least: dict[int, float] = field(default_factory=dict)
+    growth: dict[int, Growth] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.instant = [place for place, way in enumerate(self.ways) if way.instant]
@@ -120,10 +120,17 @@ class RequestPolicy:
 
     def decided(self, base: Plan, menu: Sequence[Plan], values: Values) -> None:
         """From now on `base` is the best plan but for instant drafts, of a `menu` of so many `values`."""
-        self.base, self.least = base, {}
+        self.base, self.growth = base, {}
         plain, owner = values.of(NOTHING), self.owner(base.place)
         others = (values.of(plan) for plan in menu if self.owner(plan.place) != owner)
         self.value, self.rival = values.of(base) - plain, max(others, default=plain) - plain
+
+    def met(self, owner: str) -> None:
+        """A drafter has been asked: it has read the text."""
+        if owner not in self.called:
+            self.called.add(owner)
+            if self.owner(self.base.place) == owner:
+                self.base = self.base._replace(toll=0.0)
 
     def owner(self, place: int) -> str | None:
         return None if place == PLAIN else self.ways[place].owner
@@ -208,10 +215,6 @@ class RequestPolicy:
     def candour(self, place: int) -> float:
         """The power of a stated chance that is the chance of being accepted, by what became of way `place`'s drafts."""
         return self.chances[self.ways[place].kind].candour
-
-    def least_of(self, place: int, tokens: float) -> float:
-        """How likely way `place` must call a path for another token of it to be worth what it costs, in tokens."""
-        return min(max(0.0, tokens), MOST_LEAST) ** (1.0 / self.candour(place))
 
     def charge(self, place: int, tokens: float) -> None:
         """Drafts of a way have cost the time of so many tokens, or brought them where negative."""

@@ -1,6 +1,6 @@
 """A request at the table of one step: what it may be drafted, and what was chosen for it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from foredraft.core.draft_tree import ROOT, DraftTree
@@ -76,13 +76,23 @@ class Seat:
     def id(self) -> int:
         return self.work.running.request.id
 
-    def menu(self) -> list[Plan]:
-        """Plans to decide between; one where nothing is to be chosen."""
+    def menu(self, reading: Callable[[str, int], float]) -> list[Plan]:
+        """Plans to decide between; one where nothing is to be chosen.
+
+        `reading` says how many seconds a drafter takes to read so many positions for the first time.
+        """
         if self.known.fixed:
             return [self.known.plan(0, self.known.ways[0].depth)]
         if self.work.chunk > 1:  # the end of a prompt: what drafters need of it is not there yet
             return [NOTHING]
-        return self.known.menu(self.depth)
+        return [self.with_toll(plan, reading) for plan in self.known.menu(self.depth)]
+
+    def with_toll(self, plan: Plan, reading: Callable[[str, int], float]) -> Plan:
+        """The plan with what its drafter's first reading of the text comes to in each of the steps that remain."""
+        owner, request = self.known.owner(plan.place), self.work.running.request
+        if owner is None or owner in self.known.called:
+            return plan
+        return plan._replace(toll=reading(owner, len(request.tokens)) * (1.0 + plan.gain) / request.remaining)
 
     def asks(self, place: int, price: float) -> bool:
         """Whether to ask an instant way whose call costs as much as `price` tokens."""

@@ -1,0 +1,37 @@
+"""When a draft that grows level by level has grown enough."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import exp
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """What it is worth to run a drafter behind a drafted node, and what it costs, in tokens.
+
+    Attributes:
+        candour: The power of a path's stated chance that is its chance of being accepted.
+        row: What another drafted node costs in the target's forward.
+        run: What the run costs, which takes about as long for the drafts of one request as for those of all: so all
+            that share it must be worth it together.
+    """
+
+    candour: float = 1.0
+    row: float = 0.0
+    run: float = 0.0
+
+    def worth(self, score: float) -> float:
+        """Of the row of a node whose path has the log-chance `score`; it is not run where this is below 0."""
+        return exp(self.candour * score) - self.row
+
+
+FREE = Growth()
+
+
+def worth_a_run(levels: Iterable[tuple[Growth, Iterable[float]]]) -> bool:
+    """Whether to run the drafter once more behind the nodes of such log-chances, those of each draft."""
+    worth = cost = 0.0
+    for growth, scores in levels:
+        worth += sum(map(growth.worth, scores))
+        cost = max(cost, growth.run)
+    return worth >= cost
