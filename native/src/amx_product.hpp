@@ -1,9 +1,9 @@
 // Products by matrix tiles. `Tiles` is the processor's tile registers, or a stand-in that computes the same in plain
 // code, so that everything but the instructions themselves is tested on machines without them.
 //
-// Registers 0 to 3 hold sums of two by two tiles, 4 and 5 rows of the input, 6 and 7 weights. A sum runs over its
-// inputs in one order whatever the number of rows; a tile's unused rows are not configured, so they cost and change
-// nothing.
+// Registers 0 to 3 hold sums of two by two tiles, 4 and 5 rows of the input, 6 and 7 weights; those of the second panel
+// are left alone in a group that has but one. A sum runs over its inputs in one order whatever the number of rows; a
+// tile's unused rows are not configured, so they cost and change nothing.
 #pragma once
 #include <cstddef>
 
@@ -23,27 +23,28 @@ void tiled_rows(const bf16 *a, std::ptrdiff_t stride, int rows, int inputs, int 
     Tiles::configure(upper, lower);
     for (int panel = 0; panel < panels; panel += 2) {
         const bf16 *weights = group + panel * PANEL * 2;
+        const bool both = panel + 1 < panels;
         Tiles::template clear<0>();
         Tiles::template clear<1>();
         if (lower) Tiles::template clear<2>(), Tiles::template clear<3>();
         for (int k = 0; k < inputs; k += TILE_INPUTS, weights += panels * PANEL * TILE_INPUTS) {
             Tiles::template load<6>(weights, apart);
-            Tiles::template load<7>(weights + PANEL * 2, apart);
+            if (both) Tiles::template load<7>(weights + PANEL * 2, apart);
             Tiles::template load<4>(a + k, near);
             Tiles::template multiply<0, 4, 6>();
-            Tiles::template multiply<1, 4, 7>();
+            if (both) Tiles::template multiply<1, 4, 7>();
             if (!lower) continue;
             Tiles::template load<5>(a + TILE_SIDE * stride + k, near);
             Tiles::template multiply<2, 5, 6>();
-            Tiles::template multiply<3, 5, 7>();
+            if (both) Tiles::template multiply<3, 5, 7>();
         }
         float *to = out + panel * PANEL;
         Tiles::template keep<0>(to, far);
-        Tiles::template keep<1>(to + PANEL, far);
+        if (both) Tiles::template keep<1>(to + PANEL, far);
         if (!lower) continue;
         to += TILE_SIDE * SUMS_APART;
         Tiles::template keep<2>(to, far);
-        Tiles::template keep<3>(to + PANEL, far);
+        if (both) Tiles::template keep<3>(to + PANEL, far);
     }
 }
 
