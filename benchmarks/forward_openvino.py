@@ -7,21 +7,22 @@ import numpy as np
 import openvino
 import openvino_genai
 from forward_worker import serve
+from openvino_place import place
 
 ROWS = 8  # computed before the cache is put back: a few forwards of one row, one of many
 CHUNK = 256
 
 
 class OpenVino:
-    """A folder as `optimum-cli export openvino` writes it. Weights, activations and cache are bf16."""
+    """A folder as `optimum-cli export openvino` writes it. Weights are bf16, the rest as `place` says."""
 
     def load(self, model: str, threads: int) -> dict:
         self.request = self.pipeline = None  # two large models at once are for nothing
-        place = {"INFERENCE_PRECISION_HINT": "bf16", "KV_CACHE_PRECISION": "bf16", "INFERENCE_NUM_THREADS": threads}
-        compiled = openvino.Core().compile_model(f"{model}/openvino_model.xml", "CPU", place)
+        settings = place(threads)
+        compiled = openvino.Core().compile_model(f"{model}/openvino_model.xml", "CPU", settings)
         self.request = compiled.create_infer_request()
-        self.pipeline = openvino_genai.LLMPipeline(model, "CPU", **place)
-        about = {name: str(compiled.get_property(name)) for name in place}
+        self.pipeline = openvino_genai.LLMPipeline(model, "CPU", **settings)
+        about = {name: str(compiled.get_property(name)) for name in settings}
         return {"openvino": openvino.__version__, "openvino_genai": openvino_genai.__version__, "path": str(about)}
 
     def logits(self, tokens: Sequence[int]) -> list[float]:

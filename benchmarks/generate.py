@@ -6,7 +6,8 @@ All contestants run the same weights in the same dtype on the same threads, gree
 in every round, so that a machine that slows down slows everybody. Texts are compared: in fp32 a foredraft contestant
 that writes another text than foredraft plain fails the run.
 
-llama.cpp and OpenVINO GenAI work in processes of their own, in bf16, where a Python is named that has them. llama.cpp
+llama.cpp and OpenVINO GenAI work in processes of their own, on bf16 weights, where a Python is named that has them:
+llama.cpp in bf16, OpenVINO too where the CPU has such arithmetic, else in fp32, as `openvino_place` says. llama.cpp
 decodes plainly by its own functions; its speculation is that of llama-cpp-python: prompt lookup as it brings it, and a
 draft model behind its interface for drafters, for which it brings none. OpenVINO GenAI brings both. Nobody keeps what
 it has computed of earlier prompts. A peer rounds in its own way, so its texts may differ; how many agree is reported.

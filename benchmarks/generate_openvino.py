@@ -7,6 +7,7 @@ import numpy as np
 import openvino
 import openvino_genai
 from line_worker import LineWorker
+from openvino_place import place
 
 PROMPT_LOOKUP, DRAFT_MODEL = "prompt_lookup", "draft_model"
 
@@ -16,20 +17,20 @@ class OpenVinoWriter(LineWorker):
 
     def load(self, target: str, draft: str, threads: int, length: int, contestants: dict[str, dict]) -> dict:
         """Load folders as `optimum-cli export openvino` writes them; texts may have any `length`."""
-        place = {"INFERENCE_PRECISION_HINT": "bf16", "KV_CACHE_PRECISION": "bf16", "INFERENCE_NUM_THREADS": threads}
+        settings = place(threads)
         kinds = {
             None: {},
             PROMPT_LOOKUP: {PROMPT_LOOKUP: True},
-            DRAFT_MODEL: {DRAFT_MODEL: openvino_genai.draft_model(draft, "CPU", **place)},
+            DRAFT_MODEL: {DRAFT_MODEL: openvino_genai.draft_model(draft, "CPU", **settings)},
         }
         self.settings = {name: dict(its) for name, its in contestants.items()}
         self.kinds = {name: its.pop("kind", None) for name, its in self.settings.items()}
         self.pipelines = {
-            kind: openvino_genai.LLMPipeline(target, "CPU", scheduler_config=cold(), **kinds[kind], **place)
+            kind: openvino_genai.LLMPipeline(target, "CPU", scheduler_config=cold(), **kinds[kind], **settings)
             for kind in dict.fromkeys(self.kinds.values())
         }
         versions = {"openvino": openvino.__version__, "openvino_genai": openvino_genai.__version__}
-        return {"about": versions | {"path": str(place)}}
+        return {"about": versions | {"path": str(settings)}}
 
     def write(self, contestant: str, tokens: list[int], new: int, ends: list[int]) -> dict:
         config = openvino_genai.GenerationConfig(max_new_tokens=new, do_sample=False, **self.settings[contestant])
