@@ -17,14 +17,12 @@ from foredraft.drafters.drafter import DrafterNeeds, registry
 from foredraft.drafters.scripted import ScriptedDrafter
 from foredraft.engine import cost_store
 from foredraft.engine.cost_measuring import (
-    calm,
-    fill_in,
-    in_turn,
     measured_costs,
     measured_drafts,
     measured_forwards,
 )
 from foredraft.engine.cost_store import ready_costs, renewed_costs, stored_costs
+from foredraft.engine.found_costs import calm, fill_in, in_turn
 from foredraft.engine.kept_record import circumstances_of
 from foredraft.engine.step_costs import DraftCost, ForwardCost, StepCosts
 from foredraft.model.scripted_target import ScriptedTarget
@@ -285,6 +283,9 @@ def test_what_is_not_measured_grows_as_other_calls_of_its_drafter_do():
     found = {"short": {1: 1.0}, "whole": {1: 2.0, 4: 3.0}, "tree": {}, "other": {1: 5.0}}
     fill_in(found, KINDS, 4)
     assert found == {"short": {1: 1.0, 4: 1.5}, "whole": {1: 2.0, 4: 3.0}, "tree": {}, "other": {1: 5.0}}
+    beside_others_only = {"short": {1: 1.0}, "whole": {4: 3.0}}  # the cache had no room for a longer prompt
+    fill_in(beside_others_only, KINDS, 4)
+    assert beside_others_only == {"short": {1: 1.0}, "whole": {4: 3.0}}
 
 
 def test_a_draft_that_seems_to_take_longer_than_a_longer_one_met_a_disturbance():

@@ -82,11 +82,12 @@ def test_one_measurement_answers_everything():
 
 
 def test_drafts_by_requests():
-    costs = table((1, 1, 0, 1.0), ngram={1: 0.1, 4: 0.4}, medusa={1: 0.3})
+    costs = table((1, 1, 0, 1.0), (16, 16, 0, 2.0), ngram={1: 0.1, 4: 0.4}, medusa={1: 0.3})
     assert costs.draft_seconds("ngram", 1) == 0.1
     assert costs.draft_seconds("ngram", 2) == pytest.approx(0.2)
     assert costs.draft_seconds("ngram", 8) == pytest.approx(0.8)
     assert costs.draft_seconds("medusa", 1) == 0.3
+    assert 0.3 < costs.draft_seconds("medusa", 16) < 16 * 0.3  # measured alone: something between
     assert costs.draft_seconds("eagle3", 1) is None
     assert costs.draft_seconds("plain", 16) == 0.0
 

@@ -184,12 +184,14 @@ def test_the_trial_holds_at_both_ends_of_the_context(folder, name):
 
 
 @torch.no_grad()
-def rounded_to_int8(module: torch.nn.Module) -> torch.nn.Module:
-    """`module` in fp32 with what is left of its matrices in int8, and of the rows they multiply."""
+def rounded_to_int8(module: torch.nn.Module, dtype: torch.dtype = torch.float32) -> torch.nn.Module:
+    """`module` in fp32 with what is left of its matrices in int8, and of the rows they multiply, which are handed from
+    one matrix to the next in `dtype`."""
     module = deepcopy(module).float()
     for linear in module.modules():
         if type(linear) is torch.nn.Linear:
-            linear.register_forward_pre_hook(lambda _, args: rounded_rows(args[0]))
+            linear.register_forward_pre_hook(lambda _, args: rounded_rows(args[0].to(dtype).float()))
+            linear.register_forward_hook(lambda _, args, rows: rows.to(dtype).float())
             whole, scale = quantized(linear.weight)
             linear.weight.copy_((whole.unflatten(1, (-1, GROUP)).float() * scale.float()[..., None]).flatten(1))
     return module
@@ -201,12 +203,13 @@ def test_int8_weights_say_what_their_rounded_weights_say(name, tmp_path):
     dtype = torch.float32 if of_fp32(name) else torch.bfloat16
     model, same = packed(folder, dtype, name, weights="int8"), packed(folder, dtype, name)
     wide = PackedModel(rounded_to_int8(model.module), model.capability, model.device)
+    narrow = PackedModel(rounded_to_int8(model.module, dtype), model.capability, model.device)
     plan = build_plan([staged(model, PROMPTS[0]).rows()], model.device)
-    wide.attach(SlotPool(64), "exact"), same.attach(SlotPool(64), "same")
-    got, wanted, others = (each.forward(plan) for each in (model, wide, same))
-    if dtype is torch.float32:
-        assert_rows_close(got, wanted)
-    assert distance(wanted, got) < 0.8 * distance(wanted, others)
+    for each, pool in ((wide, "wide"), (narrow, "narrow"), (same, "same")):
+        each.attach(SlotPool(64), pool)
+    got, wanted, rounded, others = (each.forward(plan) for each in (model, wide, narrow, same))
+    assert_near([got], [rounded.to(dtype)], [wanted])
+    assert distance(wanted, got) < distance(wanted, others)
     matrices = model.decoder.weight_bytes - VOCABULARY * 64 * dtype.itemsize
     numbers = LAYERS * (3 * 64 * 128 + 64 * 16 * (4 + 4 + 2 + 2)) + VOCABULARY * 64
     assert numbers < matrices < 1.1 * numbers  # and scales

@@ -170,7 +170,6 @@ def test_chains_end_where_their_paths_are_too_unlikely():
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_chains_go_on_as_long_as_all_of_them_together_are_worth_a_run(depth):
-    """The second and third of them would end at once were they alone."""
     orders = [replace(order, depth=4) for order in ORDERS[:1] + ORDERS[2:]]
     whole = drafted(native_decoder(KERNELS[0], "bf16"), orders)
     chances = [[exp(sum(gains[: level + 1])) for level in range(4)] for _, _, gains, _ in whole]

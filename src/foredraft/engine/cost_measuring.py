@@ -1,6 +1,6 @@
 """Measures what steps cost: forwards of the target by their size, calls of drafters in real generations."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from random import Random
@@ -14,6 +14,7 @@ from foredraft.core.plan_builder import Rows, build_plan
 from foredraft.core.sampling_params import SamplingParams
 from foredraft.core.speculation_config import SpeculationConfig
 from foredraft.drafters.drafter import Drafter, DraftTask
+from foredraft.engine.found_costs import Found, calm, fill_in, in_turn
 from foredraft.engine.running import Option, Running
 from foredraft.engine.step_costs import PLAIN, DraftCost, ForwardCost, StepCosts, option_label
 from foredraft.model.slot_pool import SlotTable
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
     from foredraft.engine.engine import Engine
 
 ROWS = (1, 2, 4, 8, 12, 16, 24, 32, 64, 128, 192)
-REQUESTS = (1, 16, 4)  # in this order: what lies between is guessed best
 CALL_SHARES = {1: 0.5, 4: 0.8, 16: 1.0}  # requests of a call, in this order, and the share of the time spent by then
+REQUESTS = tuple(CALL_SHARES)
 SHORT, LONG = 64, 512  # contexts
 ALWAYS = (1, 8)  # rows of one request that are measured whatever the budget
 REPEATS = 7
@@ -236,11 +237,11 @@ def measured_drafts(
     by_label = {option_label(config): config for config in options}
     by_label.pop(PLAIN, None)
     watch = Stopwatch(engine.target.pool.device, clock, seconds)
+    instant = {label: engine.drafter_for(config).needs.instant for label, config in by_label.items()}
     found: Found = {label: {} for label in by_label}
     with set_aside(engine):
         for requests, share in CALL_SHARES.items():
             rest = seconds * (1.0 - share)
-            instant = {label: engine.drafter_for(config).needs.instant for label, config in by_label.items()}
             for place, label in enumerate(in_turn(by_label, found, instant)):
                 if requests > 1 and watch.left <= rest:
                     break
@@ -255,48 +256,6 @@ def measured_drafts(
         for label, costs in found.items()
         if costs
     }
-
-
-Found = dict[str, dict[int, float]]  # seconds by label and requests
-
-
-def in_turn(options: Mapping[str, SpeculationConfig], found: Found, instant: Mapping[str, bool]) -> list[str]:
-    """Labels by what a drafted token has been found to cost, the cheapest of each drafter before all others; but last
-    those drafters that take next to nothing."""
-    costs = {label: (instant[label], found[label].get(1, 0.0) / config.depth) for label, config in options.items()}
-    ordered = sorted(options, key=costs.__getitem__)
-    first = {drafter_of(options[label]): label for label in reversed(ordered)}
-    return sorted(ordered, key=lambda label: (instant[label], first[drafter_of(options[label])] != label))
-
-
-def fill_in(found: Found, options: Mapping[str, SpeculationConfig], requests: int) -> None:
-    """Let what nobody had time to measure for so many requests grow as other calls of its drafter do."""
-    more = {drafter_of(options[label]): costs for label, costs in found.items() if requests in costs and costs[1]}
-    for label, costs in found.items():
-        alike = more.get(drafter_of(options[label]))
-        if alike and requests not in costs and 1 in costs:
-            costs[requests] = costs[1] * alike[requests] / alike[1]
-
-
-def calm(found: Found, options: Mapping[str, SpeculationConfig], requests: int) -> None:
-    """No draft takes longer than a longer or wider one of its drafter: where it seems to, the machine was elsewhere."""
-    known = [label for label, costs in found.items() if requests in costs]
-    for label in known:
-        own = options[label]
-        larger = [
-            other for other in known if drafter_of(options[other]) == drafter_of(own) and holds(options[other], own)
-        ]
-        found[label][requests] = min(found[other][requests] for other in larger)
-
-
-def holds(larger: SpeculationConfig, draft: SpeculationConfig) -> bool:
-    """Whether drafting by `larger` does all that drafting by `draft` does, and perhaps more."""
-    alike = larger.tree_size == draft.tree_size and larger.speculative_token_tree == draft.speculative_token_tree
-    return larger.depth >= draft.depth and (alike or not draft.branches)
-
-
-def drafter_of(config: SpeculationConfig) -> tuple:
-    return config.method, config.model, config.drafters
 
 
 @contextmanager

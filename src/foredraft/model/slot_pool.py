@@ -241,8 +241,9 @@ class SlotPool:
 
     def take(self, table: SlotTable, count: int) -> list[int]:
         """Add `count` slots to the table's tail and return them. Raises `SlotsError` when too few are free."""
-        if count > self.free:
-            self.make_room(count)
+        for lender in self.lenders:
+            if count > self.free:
+                lender.evict(count - self.free)
         if count > self.free:
             raise SlotsError(f"{count} cache slots are needed and {self.free} of {self.size} are free")
         if table.region is None:
@@ -252,12 +253,6 @@ class SlotPool:
         self.free -= count
         table.tail += slots
         return slots
-
-    def make_room(self, count: int) -> None:
-        """Evict until so many slots are free, or nothing more can go."""
-        for lender in self.lenders:
-            if count > self.free:
-                lender.evict(count - self.free)
 
     def next_slots(self, table: SlotTable, count: int) -> list[int]:
         """Slots that continue the table's run as far as they are free, then those its region begins with, then any."""
@@ -270,8 +265,6 @@ class SlotPool:
 
     def free_from(self, start: int, count: int) -> list[int]:
         """At most `count` free slots one after another, the first at `start`."""
-        if count == 1:  # what most steps ask for
-            return [start] if start < self.size and not self.used[start] else []
         used = self.used[start : start + count]
         free = int(used.argmax()) if used.any() else len(used)
         return list(range(start, start + free))
@@ -297,10 +290,9 @@ class SlotPool:
         """Commit the tail slots `kept`, in sequence order, and free the rest of the tail."""
         if table.run and not self.continues(table, kept):
             kept = self.moved(table, kept)
-            table.run = self.continues(table, kept)
-        if kept != table.tail:
-            remaining = set(kept)
-            self.release([slot for slot in table.tail if slot not in remaining])
+        table.run = table.run and self.continues(table, kept)
+        remaining = set(kept)
+        self.release([slot for slot in table.tail if slot not in remaining])
         table.slots += kept
         table.tail = []
 

@@ -2,6 +2,7 @@
 
 from bisect import bisect_left
 from dataclasses import dataclass, field
+from typing import Any
 
 from foredraft.core.outcome import SpeculationStatistics
 from foredraft.core.recent import Recent
@@ -56,6 +57,13 @@ def between(points: list[tuple[float, float]], x: float) -> float:
     return low + (high - low) * (x - left) / (right - left) if right > left else high
 
 
+def follow(usual: dict[Any, float], key: Any, seconds: float) -> None:
+    """Take in an observation of what `key` takes, a disturbance as far as it may reasonably be off."""
+    before = usual.get(key, seconds)
+    seen = min(seconds, WILDEST * before) if before else seconds
+    usual[key] = before + FOLLOW * (seen - before)
+
+
 @dataclass
 class OwnTime:
     """Seconds that choosing, cutting and placing drafts take in a step, without the calls that make them and without
@@ -70,10 +78,7 @@ class OwnTime:
         return self.seconds.get((size_class(requests), drafted), 0.0)
 
     def saw(self, requests: int, drafted: bool, seconds: float) -> None:
-        kind = (size_class(requests), drafted)
-        usual = self.seconds.get(kind, seconds)
-        seen = min(seconds, WILDEST * usual) if usual else seconds
-        self.seconds[kind] = usual + FOLLOW * (seen - usual)
+        follow(self.seconds, (size_class(requests), drafted), seconds)
 
 
 @dataclass
@@ -185,9 +190,7 @@ class LiveCosts:
         return self.readings.get(owner, 0.0) * positions
 
     def saw_reading(self, owner: str, positions: int, seconds: float) -> None:
-        seen = seconds / positions
-        usual = self.readings.get(owner, seen)
-        self.readings[owner] = usual + FOLLOW * ((min(seen, WILDEST * usual) if usual else seen) - usual)
+        follow(self.readings, owner, seconds / positions)
 
     def without_stalls(self, label: str, requests: int, seconds: float) -> float:
         """What a call has taken, as far as that says something of the drafter: the machine may have been elsewhere."""
