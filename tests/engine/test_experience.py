@@ -38,6 +38,7 @@ def taught() -> Experience:
     known = DepthAcceptance(experience.past, KIND, 3)
     for step in range(200):
         known.learn(3, 2, step)
+    known.take_in()
     experience.past.worths[0, 0, "suffix"] = 0.25
     experience.usefulness.uses[(0, 0), "medusa"] = Use(3, 0.01, 5)
     return experience

@@ -14,7 +14,7 @@ from foredraft.core.speculation_config import OFF, SpeculationConfig
 from foredraft.drafters.drafter import DrafterNeeds
 from foredraft.drafters.scripted import ScriptedDrafter
 from foredraft.engine.policy.acceptance import KIN, ChanceAcceptance, DepthAcceptance, Past
-from foredraft.engine.policy.allocation import NOTHING, Plan, Values, allocate, rate_of
+from foredraft.engine.policy.allocation import NOTHING, PLAIN, Plan, Values, allocate, rate_of
 from foredraft.engine.policy.cutting import Cutting, cut
 from foredraft.engine.policy.decision import StepPrices, within
 from foredraft.engine.policy.exploration import FIRST_STEPS, LEAST_SHARE, Exploration
@@ -210,10 +210,29 @@ def test_acceptance_by_depth_learns_and_counts_only_what_was_tried():
     before = known.expected[3]
     for turn in range(30):
         known.learn(3, 1, turn)  # the first is accepted, the second never, the third is never tried
+    known.take_in()
     first, second, third = (rate.own for rate in known.rates)
     assert first.hits == first.tries > 5 and second.hits == 0 and second.tries > 5 and third.tries == 0
     assert known.expected[1] > 0.85 and known.expected[3] < before
     assert known.expected == sorted(known.expected)
+
+
+def test_outcomes_taken_in_together_say_what_they_say_one_by_one():
+    together, apart = (DepthAcceptance(Past(), (0, 0, "kind"), 3) for _ in range(2))
+    for step, accepted, further in ((0, 3, 0.0), (1, 0, 0.4), (5, 2, 0.9), (6, 1, 0.0), (20, 3, 0.0)):
+        for known in (together, apart):
+            known.learn(3, accepted, step, further)
+        apart.take_in()
+    assert together.expected == pytest.approx(apart.expected, rel=1e-12)
+    for one, other in zip(together.rates, apart.rates, strict=True):
+        assert (one.own.tries, one.past.hits) == pytest.approx((other.own.tries, other.past.hits), rel=1e-12)
+
+
+def test_a_request_alone_needs_no_short_draft_of_what_stops_by_itself():
+    ways = [Way(f"{kind} {depth}", kind, kind, depth, depth, stops=kind == "a") for kind in "ab" for depth in (4, 7)]
+    for crowd, places in ((0, [1, 2, 3]), (1, [0, 1, 2, 3])):
+        known = RequestPolicy(ways, Past(), 0, crowd)
+        assert sorted({plan.place for plan in known.menu(7)} - {PLAIN}) == places
 
 
 def test_what_is_not_tried_is_trusted_less_and_hoped_for_more():
@@ -231,6 +250,7 @@ def test_another_request_starts_from_the_past_of_its_kind_only():
     known = DepthAcceptance(past, (0, 0, "a"), 2)
     for turn in range(50):
         known.learn(2, 2, turn)
+    known.take_in()
     own = DepthAcceptance(past, (0, 0, "a"), 2).expected[2]
     assert own > 1.5 and DepthAcceptance(past, (2, 0, "a"), 2).expected[2] == unknown
     assert DepthAcceptance(past, (0, 0, "b"), 2).expected[2] == unknown
@@ -242,6 +262,7 @@ def test_a_kind_that_is_new_starts_with_a_little_of_the_nearest_ones():
     unknown = known.expected[2]
     for turn in range(50):
         known.learn(2, 2, turn)
+    known.take_in()
     warmer, more = (DepthAcceptance(past, (*kind, "a"), 2) for kind in ((1, 0), (0, 1)))
     own = DepthAcceptance(past, (0, 0, "a"), 2).expected[2]
     assert unknown < warmer.expected[2] < own and unknown < more.expected[2] < own
@@ -431,6 +452,7 @@ def test_acceptance_starts_from_texts_the_target_was_as_sure_of():
         for _ in range(8):
             easy.learn(0, DraftTree.chain([1, 2, 3], "d"), [0, 1, 2], 3)
             hard.learn(0, DraftTree.chain([1, 2, 3], "d"), [], 3)
+        easy.finish(), hard.finish()
     fresh = RequestPolicy([way], past, 2)
     gains = {}
     for share in (0.95, 0.2):

@@ -9,6 +9,7 @@ from bisect import bisect_right
 from collections.abc import Set
 from dataclasses import dataclass, field
 from math import log, sqrt
+from typing import NamedTuple
 
 from foredraft.core.draft_tree import ROOT, DraftTree
 from foredraft.core.recent import Recent
@@ -100,6 +101,22 @@ class Past:
         return self.tallies[key]
 
 
+class Outcome(NamedTuple):
+    """What became of a draft.
+
+    Attributes:
+        reached: Positions that were verified after all before them had been accepted.
+        accepted: Tokens accepted.
+        step: The request's step.
+        further: How likely the next one's acceptance was where it was left out.
+    """
+
+    reached: int
+    accepted: int
+    step: int
+    further: float
+
+
 class DepthAcceptance:
     """How deep a way to draft is accepted, for one request.
 
@@ -109,15 +126,19 @@ class DepthAcceptance:
     Attributes:
         tried_at, last: The step it was last tried in, and the tokens accepted then.
         faded_at: The step observations have faded to.
+        heard: Outcomes not yet taken in: a decision stands for several steps, and taking in all of them at once takes
+            hardly longer than one.
     """
 
     def __init__(self, past: Past, kind: tuple, depth: int) -> None:
         self.rates = [Rate(past.tally_like(*kind, "depth", position)) for position in range(depth)]
         self.tried_at, self.faded_at, self.last = 0, 0, 0
+        self.heard: list[Outcome] = []
         self.known: tuple[list[float], list[tuple[float, float]]] | None = None
 
     def move(self, past: Past, kind: tuple) -> None:
         """Start from what requests of another kind have taught; what this one has taught stays."""
+        self.take_in()
         for position, rate in enumerate(self.rates):
             rate.past = past.tally_like(*kind, "depth", position)
         self.known = None
@@ -131,6 +152,7 @@ class DepthAcceptance:
     def estimated(self) -> tuple[list[float], list[tuple[float, float]]]:
         """The same, and each depth's mean rate and its standard deviation: computed when asked for, seldomer than
         something is learned."""
+        self.take_in()
         if self.known is None:
             self.known = self.estimate()
         return self.known
@@ -175,24 +197,38 @@ class DepthAcceptance:
         Args:
             further: How likely the next one's acceptance was where it was left out, by what its drafter said of it.
         """
-        self.let_fade(step)
-        reached = min(depth, accepted + 1)
-        for position, rate in enumerate(self.rates):
-            if position < reached:
-                rate.learn(1.0 if position < accepted else further)
-            else:
-                rate.own.fade(FADE)
+        self.heard.append(Outcome(min(depth, accepted + 1), accepted, step, further))
         self.tried_at, self.last = step, accepted
-        self.known = None
+
+    def take_in(self) -> None:
+        """Learn of all outcomes heard of."""
+        if not self.heard:
+            return
+        heard = [(self.fade_to(outcome.step) * FADE, *outcome) for outcome in self.heard]
+        for position, rate in enumerate(self.rates):
+            hits, tries = rate.own.hits, rate.own.tries
+            for fade, reached, accepted, _, further in heard:
+                hits, tries = hits * fade, tries * fade
+                if position < reached:
+                    hit = 1.0 if position < accepted else further
+                    hits, tries = hits + hit, tries + 1.0
+                    rate.past.add(hit, PAST_FADE)
+            rate.own.hits, rate.own.tries = hits, tries
+        self.heard, self.known = [], None
 
     def let_fade(self, step: int) -> None:
         """Trust the request's own observations less the longer ago they were made."""
-        if step > self.faded_at + 1:
-            factor = STALE_FADE ** (step - self.faded_at - 1)
+        self.take_in()
+        factor = self.fade_to(step)
+        if factor < 1.0:
             for rate in self.rates:
                 rate.own.fade(factor)
             self.known = None
-        self.faded_at = step
+
+    def fade_to(self, step: int) -> float:
+        """What earlier observations are worth in `step` by the time since alone; they are to be faded by as much."""
+        idle, self.faded_at = max(0, step - self.faded_at - 1), step
+        return STALE_FADE**idle
 
 
 class ChanceAcceptance:

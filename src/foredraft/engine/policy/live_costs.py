@@ -212,8 +212,9 @@ class LiveCosts:
     def saw_draft(self, label: str, requests: int, seconds: float) -> None:
         expected = self.expected_draft(label, requests)
         if expected:  # drafting nothing costs nothing
-            self.drafts.recall((label, size_class(requests)), Drift).follow(seconds / expected)
-            self.known_drafts.clear()
+            drift = self.drafts.recall((label, size_class(requests)), Drift)
+            drift.follow(seconds / expected)
+            self.known_drafts[label, requests] = expected * drift.factor
 
 
 def rough_costs(statistics: SpeculationStatistics) -> StepCosts:

@@ -95,6 +95,7 @@ class Policy:
         """The request has finished or was cancelled."""
         known = self.requests.pop(request.id, None)
         if known is not None and not known.fixed:
+            known.finish()
             self.experience.usefulness.saw((known.temperature_class, known.crowd), known.steps, known.saved)
 
     def start_over(self, request: Request) -> None:
@@ -227,8 +228,7 @@ class Policy:
             start = perf_counter()
             drafts += self.proposed(group)
             self.saw_draft(label, group, perf_counter() - start)
-        order = {id(seat): i for i, seat in enumerate(seats)}
-        return sorted(drafts, key=lambda pair: order[id(pair[0])])
+        return drafts if len(seats) == 1 else in_order(drafts, seats)
 
     def limit(self, group: Sequence[Seat]) -> None:
         """Say what another token of a draft costs, to draft and to verify; until the next decision."""
@@ -270,16 +270,14 @@ class Policy:
         whole, steady, teaches = draft + rest, all(work.chunk == 1 for work in batch), self.teaches
         self.decider.exploration.grow(whole * len(free) / len(batch), self.decider.recent)
         rows = sum(1 + len(work.tree) for work in batch)
-        if steady:
+        if steady and teaches:
             own = self.own_seconds(len(batch), rows, draft)
-            if teaches:
-                self.costs.saw_step(rows, len(batch), mean_context(batch), sampling(batch), rest + own)
+            self.costs.saw_step(rows, len(batch), mean_context(batch), sampling(batch), rest + own)
         if self.experiment is not None:
             accepted = [len(seat.work.path) for seat in self.seats]
             self.decider.exploration.book(self.experiment.lost(accepted, self.values.rate, self.surplus))
         plain = self.values.prices.step(0) / self.values.requests if self.values else 0.0
-        drafted = rows - len(batch)
-        row_price = self.row_seconds(drafted) / self.prices.token if drafted and steady and self.prices else 0.0
+        row_price = self.prices.row_tokens(rows - len(batch)) if steady and self.prices else 0.0
         for seat in self.seats:
             if not seat.known.fixed:
                 self.learn_of(seat, row_price, teaches)
@@ -299,10 +297,6 @@ class Policy:
     def teaches(self) -> bool:
         """Whether costs and stated chances are learned from this step: every other one will do."""
         return self.held_steps % 2 == 0
-
-    def row_seconds(self, drafted: int) -> float:
-        """What each of so many draft nodes has cost."""
-        return (self.prices.step(drafted) - self.prices.step(0)) / drafted
 
     @staticmethod
     def learn_of(seat: Seat, row_price: float, teaches: bool) -> None:
@@ -356,6 +350,12 @@ class Policy:
             context=mean_context(batch),
             sampled=sampling(batch),
         )
+
+
+def in_order(drafts: Sequence[tuple[Seat, DraftTree]], seats: Sequence[Seat]) -> list[tuple[Seat, DraftTree]]:
+    """The drafts as their seats come."""
+    order = {id(seat): i for i, seat in enumerate(seats)}
+    return sorted(drafts, key=lambda pair: order[id(pair[0])])
 
 
 def unread(seat: Seat, owner: str) -> int:

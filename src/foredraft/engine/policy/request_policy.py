@@ -43,7 +43,7 @@ class RequestPolicy:
         sure: How sure the target has lately been of its next token, 0 to 1; none before it has chosen any.
         level: Class of `sure`. A text that is easy for the target is easy for drafters, so acceptance starts from what
             requests of the same temperature, crowd and level have taught.
-        instant, slow: Ways that are, and those that are not.
+        instant, slow, alone: Ways that are, those that are not, and which of these a request alone may need.
         called: Drafters that have been asked.
         saved: Tokens that each drafter has brought, less those that its time and rows have cost, and less what the best
             other drafter was expected to bring instead.
@@ -51,7 +51,8 @@ class RequestPolicy:
         value, rival: Tokens that it is worth more than none by the last decision, and the best plan of another drafter.
         fixed: Whether there is nothing to choose: its first way serves every step.
         growth: When drafts stop growing, by way, since the last decision.
-        plans: Those made since something was learned of their kind, by way, of the full depth and cut.
+        plans: Those made, by way, of the full depth and cut.
+        stale: Kinds of which something was learned since.
         deepest: Longest path of any of them; 0 where all ways are instant.
     """
 
@@ -77,6 +78,7 @@ class RequestPolicy:
     value: float = 0.0
     rival: float = 0.0
     plans: dict[int, list[Plan]] = field(default_factory=dict)
+    stale: set[str] = field(default_factory=set)
     growth: dict[int, Growth] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -89,6 +91,7 @@ class RequestPolicy:
                 self.depths[way.kind] = DepthAcceptance(self.past, self.like(way.kind), longest.depth)
                 self.chances[way.kind] = ChanceAcceptance(self.past, (self.temperature_class, way.kind))
         self.slow = [place for place, way in enumerate(self.ways) if not way.instant]
+        self.alone = [place for place in self.slow if not self.outgrown(self.ways[place])]
         self.deepest = max((self.ways[place].depth for place in self.slow), default=0)
         if self.fixed:
             self.base = self.plan(0, self.ways[0].depth)
@@ -99,8 +102,10 @@ class RequestPolicy:
             for acceptance in self.depths.values():
                 acceptance.let_fade(self.steps)
             self.plans = {}
+        self.plans = {place: plans for place, plans in self.plans.items() if self.ways[place].kind not in self.stale}
+        self.stale = set()
         menu = [NOTHING]
-        for place in self.slow:
+        for place in self.alone if self.crowd == 0 else self.slow:
             if depth < self.deepest:
                 menu += self.plans_of(place, min(depth, self.ways[place].depth))
                 continue
@@ -108,6 +113,10 @@ class RequestPolicy:
                 self.plans[place] = self.plans_of(place, self.ways[place].depth)
             menu += self.plans[place]
         return menu
+
+    def outgrown(self, way: Way) -> bool:
+        """Whether a longer draft of its kind serves a request alone as well: it stops where this one would."""
+        return way.stops and way is not self.lengths[way.kind][1]
 
     def plans_of(self, place: int, depth: int) -> list[Plan]:
         """What a way's draft brings whole, and cut to half of its depth if it is a chain, as it will be where that pays
@@ -137,7 +146,8 @@ class RequestPolicy:
 
     def forgone(self, place: int) -> float:
         """Tokens that the best plan of another drafter than this way's was worth more than none."""
-        return max(0.0, self.rival if self.owner(place) == self.owner(self.base.place) else self.value)
+        own = self.base.place == place or self.owner(place) == self.owner(self.base.place)
+        return max(0.0, self.rival if own else self.value)
 
     def plan(self, place: int, depth: int) -> Plan:
         if place == PLAIN:
@@ -238,4 +248,9 @@ class RequestPolicy:
         way = self.ways[place]
         self.depths[way.kind].learn(min(depth, way.depth), len(path), self.steps, further)
         self.rows[place] = 0.8 * self.rows.get(place, len(drafted)) + 0.2 * len(drafted)
-        self.plans = {other: plan for other, plan in self.plans.items() if self.ways[other].kind != way.kind}
+        self.stale.add(way.kind)
+
+    def finish(self) -> None:
+        """The request ends: what it has taught is there for the next ones."""
+        for acceptance in self.depths.values():
+            acceptance.take_in()
