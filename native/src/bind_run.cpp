@@ -164,11 +164,12 @@ std::optional<std::vector<std::int64_t>> run(PyProgram &self, const PyCache *cac
 // ------------------------------------------------------------------------------------------------------- drafts
 
 // (longest path, rows of a level, nodes kept, context, first slot or -1, slots of context and pending tokens or None,
-// pending tokens, slots for drafted rows, divisor, keys of the noise, candour, cost of a row and of a run)
+// pending tokens, slots for drafted rows, divisor, keys of the noise, least log-chance, candour, cost of a row and of
+// a run)
 Draft draft_of(nb::handle entry, Tensors &alive) {
     const nb::tuple parts = nb::cast<nb::tuple>(entry);
-    require(parts.size() == 13, "a draft is depth, width, nodes, context, first slot, slots, pending tokens, slots for "
-                                "drafted rows, divisor, keys, candour and the costs of a row and a run");
+    require(parts.size() == 14, "a draft is depth, width, nodes, context, first slot, slots, pending tokens, slots for "
+                                "drafted rows, divisor, keys, least log-chance, candour and the costs of a row and a run");
     Draft draft{};
     draft.depth = nb::cast<int>(parts[0]);
     draft.width = nb::cast<int>(parts[1]);
@@ -179,9 +180,10 @@ Draft draft_of(nb::handle entry, Tensors &alive) {
     draft.room = nb::cast<std::vector<std::int64_t>>(parts[7]);
     draft.divisor = nb::cast<float>(parts[8]);
     draft.keys = nb::cast<std::vector<std::int64_t>>(parts[9]);
-    draft.candour = nb::cast<double>(parts[10]);
-    draft.row = nb::cast<double>(parts[11]);
-    draft.run = nb::cast<double>(parts[12]);
+    draft.least = nb::cast<double>(parts[10]);
+    draft.candour = nb::cast<double>(parts[11]);
+    draft.row = nb::cast<double>(parts[12]);
+    draft.run = nb::cast<double>(parts[13]);
     draft.list = slots_of(parts[5], draft.first, draft.context, std::int64_t(draft.pending.size()), alive);
     return draft;
 }

@@ -39,7 +39,7 @@ class Grower {
         draft.frontier.clear();
         if (fresh == int(nodes.size()) || nodes[fresh].depth >= draft.depth) return;
         for (int node = fresh; node < int(nodes.size()); node++)
-            if (draft.worth_of(node) >= 0) draft.frontier.push_back(node);
+            if (draft.worth_of(node) >= 0 && !draft.ends_at(node)) draft.frontier.push_back(node);
         std::stable_sort(draft.frontier.begin(), draft.frontier.end(),
                          [&](int a, int b) { return nodes[a].score > nodes[b].score; });
         if (int(draft.frontier.size()) > draft.width) draft.frontier.resize(draft.width);
@@ -126,6 +126,7 @@ void check_draft(const Draft &draft) {
     require(draft.room.size() / std::size_t(draft.width) >= std::size_t(draft.depth - 1),
             "a draft needs slots for the rows of each level but the last");
     require(draft.divisor > 0, "a divisor must be above 0");
+    require(draft.least <= 0, "a log-chance is not above 0");
     require(draft.candour > 0 && draft.row >= 0 && draft.run >= 0, "rows and runs cost no less than nothing");
 }
 

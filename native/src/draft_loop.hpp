@@ -31,6 +31,7 @@ struct Draft {
     std::vector<std::int64_t> room;     // slots for the rows of drafted nodes, `width` for each level but the last
     float divisor;                      // of the logits: the temperature
     std::vector<std::int64_t> keys;     // of the noise at each depth; empty for the likeliest tokens
+    double least;                       // log-chance below which a token is the last of its chain
     double candour, row, run;           // what going on is worth and costs, in tokens: `worth_of` and `Levels::stop`
 
     std::vector<Drafted> nodes;  // all that was drafted, parents before children
@@ -39,6 +40,7 @@ struct Draft {
 
     std::int64_t begun() const { return context + std::int64_t(pending.size()); }
     std::int64_t slot(std::int64_t position) const { return list ? list[position] : first + position; }
+    bool ends_at(int node) const { return width == 1 && nodes[node].gain < least; }
     // A row behind a node: the chance that it counts, a stated one to the power of `candour`, less what a row costs.
     double worth_of(int node) const { return std::exp(candour * nodes[node].score) - row; }
     std::vector<int> kept() const;  // the nodes of the highest scores, rising: each with its parent

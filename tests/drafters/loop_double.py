@@ -60,8 +60,12 @@ class Growing:
             self.said[-1] = self.runs(order, order.pending, [], self.features, first=True)
         depth = len(self.path(self.frontier[0]))
         fresh = [node for parent in self.frontier for node in self.children(parent, depth)]
-        likely = [node for node in fresh if self.worth_of(node) >= 0 and depth < order.depth - 1]
+        likely = [node for node in fresh if self.goes_on(node) and depth < order.depth - 1]
         self.frontier = sorted(sorted(likely, key=lambda node: -self.score(node))[: order.width])
+
+    def goes_on(self, node: int) -> bool:
+        sure = self.order.width > 1 or self.gains[node] >= self.order.least
+        return sure and self.worth_of(node) >= 0
 
     def worth_of(self, node: int) -> float:
         return exp(self.order.candour * self.score(node)) - self.order.row

@@ -13,6 +13,7 @@ from foredraft import Engine, SamplingParams, SpeculationConfig
 from foredraft.core.speculation_config import OFF
 from foredraft.drafters import draft_model
 from foredraft.drafters.draft_model import DraftModelDrafter
+from foredraft.drafters.growing_tree import GrowingTree
 from foredraft.drafters.growth import Growth
 from foredraft.engine import step
 from foredraft.heads import draft_loop
@@ -33,6 +34,7 @@ SHAPES = {
     "tree": {"num_speculative_tokens": 4, "tree_size": 10, "tree_width": 3},
     "wide": {"num_speculative_tokens": 3, "tree_size": 30, "tree_width": 6},
 }
+UNSURE = 0.2  # a chance that random drafters give some of their tokens
 
 
 def make_drafter(kind, target, config):
@@ -164,6 +166,22 @@ def test_one_call_ends_paths_where_levels_end_them(kind, name, tree_size, monkey
     assert text == wanted and quick.held == slow.held
     assert [tree.tokens for tree in quick.drafts] == [tree.tokens for tree in slow.drafts]
     assert len({len(tree) for tree in quick.drafts if len(tree)}) > (1 if tree_size else 2)
+
+
+@pytest.mark.parametrize("name", ["greedy", "greedy drafts"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_call_ends_chains_of_which_the_drafter_is_not_sure(kind, name, monkeypatch):
+    sampling, options = SAMPLINGS[name]
+    config = SpeculationConfig(method="watched", num_speculative_tokens=6, draft_confidence_threshold=UNSURE, **options)
+    quick, text = watched(kind, sampling, config)
+    with monkeypatch.context() as patch:
+        by_levels(patch)
+        slow, wanted = watched(kind, sampling, config)
+    assert text == wanted and quick.held == slow.held
+    assert [tree.tokens for tree in quick.drafts] == [tree.tokens for tree in slow.drafts]
+    assert len({len(tree) for tree in quick.drafts if len(tree)}) > 2
+    monkeypatch.setattr(GrowingTree, "extend", None)  # no level is scattered over the target's vocabulary
+    watched(kind, sampling, config)
 
 
 @pytest.mark.parametrize("shape", ["chain", "wide"])

@@ -11,6 +11,7 @@ from small_decoder import KERNELS, VOCABULARY, Given, Sizes, SmallDecoder, nativ
 TOKENS = torch.randint(VOCABULARY, (60,), generator=torch.Generator().manual_seed(5)).tolist()
 SCATTERED = torch.randperm(60, generator=torch.Generator().manual_seed(6)) + 60
 FREE = (1.0, 0.0, 0.0)  # candour, costs of a row and of a run
+ANY = float("-inf")  # log-chance of the token that ends a chain
 SIZES = {"plain": Sizes(), "window": Sizes(window=5, head_norms=True), "int8": Sizes(hidden=64, weights="int8")}
 
 
@@ -26,6 +27,7 @@ class Order:
     seed: int | None = None
     width: int = 1
     nodes: int = 50
+    least: float = ANY
 
     @property
     def run(self) -> bool:
@@ -49,7 +51,7 @@ class Order:
         text, kept = self.text, self.slots[: len(self.text)].contiguous()
         first, slots = (int(self.slots[0]), None) if self.run else (-1, kept)
         shape, place = (self.depth, self.width, self.nodes), (self.context, first, slots)
-        return *shape, *place, text[self.context :], self.room, self.divisor, self.keys, *growth
+        return *shape, *place, text[self.context :], self.room, self.divisor, self.keys, self.least, *growth
 
     def rows(self, tokens: list[int], start: int) -> Given:
         """These tokens behind `start` ones."""
@@ -166,6 +168,18 @@ def test_chains_end_where_their_paths_are_too_unlikely():
         growth = [(candour, row**candour, 0.0) for row in rows]
         cut = drafted(native_decoder(KERNELS[0], "bf16"), ORDERS, growth)
         assert [draft[0] for draft in cut] == [draft[0][:length] for draft, length in zip(whole, lengths, strict=True)]
+
+
+def test_chains_end_with_a_token_that_is_too_unlikely():
+    whole = drafted(native_decoder(KERNELS[0], "bf16"), ORDERS)
+    least = max(gains[0] for _, _, gains, _ in whole if len(gains) > 1)
+    cut = drafted(native_decoder(KERNELS[0], "bf16"), [replace(order, least=least) for order in ORDERS])
+    ends = [next((i for i, gain in enumerate(gains) if gain < least), len(gains) - 1) for _, _, gains, _ in whole]
+    assert [draft[0] for draft in cut] == [draft[0][: end + 1] for draft, end in zip(whole, ends, strict=True)]
+    assert len(set(ends)) > 1
+    assert drafted(native_decoder(KERNELS[0], "bf16"), [replace(TREES[0], least=0.0)]) == drafted(
+        native_decoder(KERNELS[0], "bf16"), TREES[:1]
+    )
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])

@@ -112,9 +112,9 @@ def test_what_is_read_or_written_in_two_widths_at_once(program):
     program.run(None, rows, rows, rows, [], rows, inputs=[torch.randn(1, 8)], skip=[1])
 
 
-# depth, width, nodes, context, first slot, slots, pending tokens, slots for drafted rows, divisor, keys, candour,
-# costs of a row and a run
-DRAFT = (2, 1, 2, 3, 0, None, [4], [4], 1.0, [], 1.0, 0.0, 0.0)
+# depth, width, nodes, context, first slot, slots, pending tokens, slots for drafted rows, divisor, keys, least
+# log-chance, candour, costs of a row and a run
+DRAFT = (2, 1, 2, 3, 0, None, [4], [4], 1.0, [], float("-inf"), 1.0, 0.0, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -139,6 +139,8 @@ DRAFT = (2, 1, 2, 3, 0, None, [4], [4], 1.0, [], 1.0, 0.0, 0.0)
         (7, [-1]),
         (8, 0.0),
         (9, [1]),
+        (10, 0.1),
+        (10, float("nan")),
     ],
 )
 def test_drafts_out_of_bounds(place, value):

@@ -70,9 +70,10 @@ def under_noise(task: DraftTask) -> bool:
 
 def plainly_ordered(task: DraftTask) -> bool:
     """Whether raw logits say all there is to say of a draft, its end included: where tokens are plainly chosen, and no
-    chain asks how sure its drafter is."""
+    chain asks how sure its drafter is of a token that noise had a part in."""
     config = task.speculation
-    return plainly_chosen(task) and (config.branches or not config.draft_confidence_threshold)
+    asks = config.draft_confidence_threshold and not config.branches
+    return plainly_chosen(task) and not (asks and under_noise(task))
 
 
 def plainly_chosen(task: DraftTask) -> bool:

@@ -167,7 +167,7 @@ class GrowingTree:
     ) -> None:
         """Hang `tokens`, best first, below the rows just run, and choose whom to run next.
 
-        `scores` [open rows, V] are needed by a chain that ends where it is not sure.
+        `scores` [open rows, V] are needed by a chain that ends where it is not sure, where noise is part of the gains.
         """
         fresh = []
         for parent, own, row in zip(self.parents, tokens, gains, strict=True):
@@ -210,7 +210,10 @@ class GrowingTree:
     def unsure(self, node: int, scores: Tensor | None) -> bool:
         """Whether the drafter gave its own token less than the threshold; that token is kept, being free to verify."""
         threshold = self.task.speculation.draft_confidence_threshold
-        return threshold > 0 and scores[0].softmax(-1)[self.nodes[node].token].item() < threshold
+        if threshold == 0:
+            return False
+        own = self.nodes[node]
+        return (exp(own.gain) if scores is None else scores[0].softmax(-1)[own.token].item()) < threshold
 
     def unlikely(self, node: int) -> bool:
         """Whether the path to a node is not worth going on with."""

@@ -1,7 +1,7 @@
 """Drafts made in one call where a drafter has a loop of its own: the trees `GrowingTree` would make."""
 
 from collections.abc import Callable, Mapping, Sequence
-from math import exp
+from math import exp, inf, log
 
 import torch
 from torch import Tensor
@@ -76,6 +76,7 @@ def order_of(task: DraftTask, filled: int, ahead: int, pool: SlotPool) -> LoopOr
         room=pool.take(task.table, width * (depth - 1)) if depth > 1 else [],
         divisor=sampler.divisor,
         noise=sampler.keys(range(start, start + depth)) if under_noise(task) else [],
+        least=log(config.draft_confidence_threshold) if config.draft_confidence_threshold else -inf,
         candour=task.growth.candour,
         row=task.growth.row,
         run=task.growth.run,

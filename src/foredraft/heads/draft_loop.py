@@ -27,6 +27,7 @@ class LoopOrder(NamedTuple):
         room: Slots for drafted rows, `width` for each level but the last.
         divisor: Of the logits; 1 for greedy choice.
         noise: Key of the noise at each depth, from `position_keys`; empty for greedy choice.
+        least: Log-chance below which a token is the last of its chain.
         candour, row, run: When to stop, as in `Growth`.
     """
 
@@ -40,6 +41,7 @@ class LoopOrder(NamedTuple):
     room: list[int]
     divisor: float
     noise: list[int]
+    least: float
     candour: float
     row: float
     run: float
