@@ -7,7 +7,8 @@ cell, as many at a time as are in flight, and takes turns with the others after 
 Each keeps one engine through the run, so `auto` learns as it would in a server. Nobody knows anything of earlier runs,
 but everybody practises first: a round over all cells, with prompts that no cell has. Three verdicts: `auto` is close to
 the best fixed setting in every cell, hardly slower than plain decoding in any, and faster than each single setting over
-all cells together. In fp32 a contestant that writes another text than plain decoding fails the run.
+all cells together. Plain decoding takes part a second time: what its two ratios differ by is the machine's noise. In
+fp32 a contestant that writes another text than plain decoding fails the run.
 """
 
 import sys
@@ -23,6 +24,7 @@ from command_line import run_command
 from cyclopts import App, Parameter
 from drafters import changes_in, circumstances, names_in, refuse_named, token_prompts
 from policy_contestants import (
+    AGAIN,
     AUTO,
     Cell,
     Sample,
@@ -228,6 +230,7 @@ def findings(turns: Sequence[Turn]) -> dict:
     return plain_json(
         {
             "verdicts": judge(turns),
+            "noise": noise(turns),
             "choices": choices([turn.samples for turn in turns]),
             "mix": {name: mix_record(turns, name) for name in names},
             "unlike_plain": {name: sum(turn.samples[name].unlike_plain for turn in turns) for name in names},
@@ -266,7 +269,7 @@ def ratio(samples: Sequence[Mapping[str, Sample]], name: str, reference: str = P
 
 def best_fixed(samples: Sequence[Mapping[str, Sample]]) -> str:
     """The fixed setting with the highest median ratio to plain decoding, which is one of them."""
-    return max((name for name in samples[0] if name != AUTO), key=lambda name: ratio(samples, name).median)
+    return max((name for name in samples[0] if name not in (AUTO, AGAIN)), key=lambda name: ratio(samples, name).median)
 
 
 def cell_record(cell: Cell, samples: Sequence[Mapping[str, Sample]]) -> dict:
@@ -307,6 +310,16 @@ def judge(turns: Sequence[Turn]) -> dict | None:
         "above_plain": over_cells(turns, ABOVE_PLAIN, lambda _: PLAIN),
         "mix": over_mix(turns),
     }
+
+
+def noise(turns: Sequence[Turn]) -> dict | None:
+    """Plain decoding beside itself, over all cells: the least and the most, and how many differ by no more than a
+    verdict allows; none where it took part but once."""
+    if AGAIN not in turns[0].samples:
+        return None
+    ratios = [ratio(samples, AGAIN).median for samples in by_cell(turns).values()]
+    near = sum(ABOVE_PLAIN <= found <= 1 / ABOVE_PLAIN for found in ratios)
+    return {"limit": ABOVE_PLAIN, "cells": len(ratios), "near": near, "least": min(ratios), "most": max(ratios)}
 
 
 def over_cells(

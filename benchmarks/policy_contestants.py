@@ -14,10 +14,11 @@ from foredraft.engine.scheduler import slots_needed
 from foredraft.evaluation.turns import PLAIN, rotated
 
 AUTO = "auto"
+AGAIN = "plain again"  # what differs between it and plain decoding is the machine
 FIXED = ("ngram", "suffix", "medusa", "medusa tree", "dflash", "dflash tree", "mtp", "draft model", "eagle3")
 # Rounds bring the same prompts again, so nobody drafts from past outputs.
 SETTINGS: dict[str, dict] = (
-    {PLAIN: {"method": "none"}}
+    {PLAIN: {"method": "none"}, AGAIN: {"method": "none"}}
     | {name: DRAFTERS[name] for name in FIXED}
     | {"recycling tree": {"method": "recycling", "tree_size": 15}}
     | {AUTO: {"method": "auto", "suffix_decoding_max_cached_requests": 0}}
@@ -52,7 +53,7 @@ def configs_of(settings: Mapping[str, Mapping[str, object]]) -> dict[str, Specul
         except ConfigError as error:
             raise ConfigError(f"contestant {name!r}: {error}") from None
         drafts = setting.get("method", "none") != "none"
-        require(drafts or name == PLAIN, f"contestant {name!r} has no method; give it one in --settings")
+        require(drafts or name in (PLAIN, AGAIN), f"contestant {name!r} has no method; give it one in --settings")
     return configs
 
 

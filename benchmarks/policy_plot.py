@@ -126,8 +126,16 @@ def sentences(result: Mapping) -> list[str]:
     return [
         *(line for key, words in WORDS.items() for line in of_cells(verdicts[key], words)),
         f"{word(mix)}: over all cells together {quartiles(mix)} of {mix['against']}, the best single setting",
+        *beside_itself(result["noise"]),
         f"rounds of {AUTO} by way to draft: {ways or 'not counted'}",
     ]
+
+
+def beside_itself(noise: Mapping | None) -> list[str]:
+    if noise is None:
+        return []
+    near = f"within {noise['limit']} in {noise['near']} of {noise['cells']} cells"
+    return [f"noise: plain decoding beside itself {noise['least']:.2f} to {noise['most']:.2f}, {near}"]
 
 
 def of_cells(verdict: Mapping, words: str) -> list[str]:

@@ -10,6 +10,7 @@ from byte_model import save_byte_model
 from drafters import changes_in
 from policy import command, findings, follow, for_cells, for_practice, judge, main
 from policy_contestants import (
+    AGAIN,
     AUTO,
     SETTINGS,
     Cell,
@@ -66,6 +67,18 @@ def test_one_cell_far_from_its_best_setting_fails_the_first_verdict():
     near = judge(turns)["near_best"]
     assert (near["cells"], near["hold"], near["worst"][0]["against"]) == (2, 1, "ngram")
     assert near["worst"][0]["median"] == pytest.approx(142 / 150)
+
+
+def test_plain_decoding_beside_itself_is_no_setting_but_the_noise():
+    def turn_of(cell: Cell, again: float) -> Turn:
+        own = turn(cell, plain=100, ngram=90, auto=100)
+        return replace(own, samples={**own.samples, AGAIN: Sample(tokens=100, seconds=100 / again, rounds=100)})
+
+    found = findings([turn_of(CODE, 130), turn_of(CHAT, 98)])
+    assert found["noise"] == {"limit": 0.97, "cells": 2, "near": 1, "least": 0.98, "most": 1.3}
+    assert [cell["best_fixed"] for cell in found["cells"]] == [PLAIN, PLAIN]
+    assert "noise: plain decoding beside itself 0.98 to 1.30, within 0.97 in 1 of 2 cells" in sentences(found)
+    assert findings([turn(CODE, plain=100, ngram=90, auto=100)])["noise"] is None
 
 
 def test_one_cell_below_plain_fails_the_second_verdict():
