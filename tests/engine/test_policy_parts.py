@@ -14,9 +14,9 @@ from foredraft.core.speculation_config import OFF, SpeculationConfig
 from foredraft.drafters.drafter import DrafterNeeds
 from foredraft.drafters.scripted import ScriptedDrafter
 from foredraft.engine.policy.acceptance import KIN, ChanceAcceptance, DepthAcceptance, Past
-from foredraft.engine.policy.allocation import NOTHING, PLAIN, Plan, Values, allocate, rate_of
+from foredraft.engine.policy.allocation import NOTHING, PLAIN, Allocation, Plan, Values, allocate, rate_of
 from foredraft.engine.policy.cutting import Cutting, cut
-from foredraft.engine.policy.decision import StepPrices, within
+from foredraft.engine.policy.decision import Decider, StepPrices, within
 from foredraft.engine.policy.exploration import FIRST_STEPS, LEAST_SHARE, Exploration
 from foredraft.engine.policy.live_costs import LiveCosts, rough_costs, size_class
 from foredraft.engine.policy.policy import DOUBLINGS, MANY, Policy, outlasts, patience
@@ -100,6 +100,16 @@ def test_a_first_reading_is_paid_for_over_the_steps_that_remain():
     assert allocate([[plain, free._replace(toll=toll)]] * 2, prices).chosen == [plain] * 2
     values = Values([plain] * 2, 2.0, prices)
     assert values.of(free) - values.of(free._replace(toll=toll)) == pytest.approx(2.0 * toll)
+
+
+def test_an_experiment_is_to_afford_first_readings_whole():
+    """Four texts are read for it at once, and perhaps never drafted for again."""
+    prices, best = Prices(flat=100), Allocation([NOTHING] * 4, 4.0)
+    decider, plan = Decider(Exploration(allowed=10.0)), Plan("a", 0.0, 2.0, 2, 0, reading=5.0, toll=0.1)
+    everybody, one = ({place: plan for place in range(count)} for count in (4, 1))
+    assert decider.affordable(everybody, best, prices) is None and decider.affordable(one, best, prices) is not None
+    known = {place: plan._replace(reading=0.0, toll=0.0) for place in range(4)}
+    assert decider.affordable(known, best, prices) is not None
 
 
 def test_a_drafter_reads_a_text_once():

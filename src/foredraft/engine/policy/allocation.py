@@ -28,7 +28,8 @@ class Plan(NamedTuple):  # a tuple is made and read fastest; there are some for 
         place: What it stands for; the caller's own.
         urgency: How much there is to find out by trying it; 0 for nothing.
         fixed: Whether the request has no other.
-        toll: Seconds a step that its drafter's first reading of the text comes to, over the steps still to come.
+        reading: Seconds that its drafter's first reading of the text takes.
+        toll: Seconds a step that this comes to, over the steps still to come.
     """
 
     label: str | None
@@ -38,6 +39,7 @@ class Plan(NamedTuple):  # a tuple is made and read fastest; there are some for 
     place: int
     urgency: float = 0.0
     fixed: bool = False
+    reading: float = 0.0
     toll: float = 0.0
 
 

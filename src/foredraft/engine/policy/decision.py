@@ -181,12 +181,14 @@ class Decider:
         )
 
     def affordable(self, plans: Mapping[int, Plan], best: Allocation, prices: StepPrices) -> Experiment | None:
-        """These plans in place of the best ones, if what that is expected to lose may be spent."""
+        """These plans in place of the best ones, if what that is expected to lose may be spent: first readings of
+        texts whole, since nobody knows yet whether the drafter will be asked again."""
         forgone = sum(best.chosen[place].gain for place in plans)
         trial = Experiment(plans, 0.0, forgone)
         fresh = trial.applied(best.chosen)
         seconds = step_seconds(fresh, prices) - step_seconds(best.chosen, prices)
         loss = trial.lost([plan.gain for plan in fresh], best.rate) + seconds
+        loss += sum(plan.reading - plan.toll for plan in plans.values())
         return replace(trial, seconds=seconds) if self.exploration.affords(loss, prices.step(0)) else None
 
     @staticmethod

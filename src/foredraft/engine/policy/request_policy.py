@@ -139,7 +139,7 @@ class RequestPolicy:
         if owner not in self.called:
             self.called.add(owner)
             if self.owner(self.base.place) == owner:
-                self.base = self.base._replace(toll=0.0)
+                self.base = self.base._replace(reading=0.0, toll=0.0)
 
     def owner(self, place: int) -> str | None:
         return None if place == PLAIN else self.ways[place].owner

@@ -92,7 +92,8 @@ class Seat:
         owner, request = self.known.owner(plan.place), self.work.running.request
         if owner is None or owner in self.known.called:
             return plan
-        return plan._replace(toll=reading(owner, len(request.tokens)) * (1.0 + plan.gain) / request.remaining)
+        seconds = reading(owner, len(request.tokens))
+        return plan._replace(reading=seconds, toll=seconds * (1.0 + plan.gain) / request.remaining)
 
     def asks(self, place: int, price: float) -> bool:
         """Whether to ask an instant way whose call costs as much as `price` tokens."""
