@@ -209,7 +209,8 @@ def test_int8_weights_say_what_their_rounded_weights_say(name, tmp_path):
         each.attach(SlotPool(64), pool)
     got, wanted, rounded, others = (each.forward(plan) for each in (model, wide, narrow, same))
     assert_near([got], [rounded.to(dtype)], [wanted])
-    assert distance(wanted, got) < distance(wanted, others)
+    share = 0.8 if dtype is torch.float32 else 1.0  # what bf16 rounds is nearly as much
+    assert distance(wanted, got) < share * distance(wanted, others)
     matrices = model.decoder.weight_bytes - VOCABULARY * 64 * dtype.itemsize
     numbers = LAYERS * (3 * 64 * 128 + 64 * 16 * (4 + 4 + 2 + 2)) + VOCABULARY * 64
     assert numbers < matrices < 1.1 * numbers  # and scales

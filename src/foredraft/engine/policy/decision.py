@@ -64,7 +64,7 @@ class StepPrices:
 
     def row_tokens(self, draft_rows: int) -> float:
         """Tokens that each of so many draft nodes costs."""
-        return (self.step(draft_rows) / self.step(0) - 1.0) * self.requests / draft_rows if draft_rows else 0.0
+        return (self.step(draft_rows) - self.step(0)) / (draft_rows * self.token) if draft_rows else 0.0
 
 
 @dataclass(frozen=True, slots=True)

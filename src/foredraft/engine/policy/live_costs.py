@@ -212,9 +212,8 @@ class LiveCosts:
     def saw_draft(self, label: str, requests: int, seconds: float) -> None:
         expected = self.expected_draft(label, requests)
         if expected:  # drafting nothing costs nothing
-            drift = self.drafts.recall((label, size_class(requests)), Drift)
-            drift.follow(seconds / expected)
-            self.known_drafts[label, requests] = expected * drift.factor
+            self.drafts.recall((label, size_class(requests)), Drift).follow(seconds / expected)
+            self.known_drafts.pop((label, requests), None)
 
 
 def rough_costs(statistics: SpeculationStatistics) -> StepCosts:

@@ -228,7 +228,8 @@ class Policy:
             start = perf_counter()
             drafts += self.proposed(group)
             self.saw_draft(label, group, perf_counter() - start)
-        return drafts if len(seats) == 1 else in_order(drafts, seats)
+        order = {id(seat): i for i, seat in enumerate(seats)}
+        return sorted(drafts, key=lambda pair: order[id(pair[0])])
 
     def limit(self, group: Sequence[Seat]) -> None:
         """Say what another token of a draft costs, to draft and to verify; until the next decision."""
@@ -350,12 +351,6 @@ class Policy:
             context=mean_context(batch),
             sampled=sampling(batch),
         )
-
-
-def in_order(drafts: Sequence[tuple[Seat, DraftTree]], seats: Sequence[Seat]) -> list[tuple[Seat, DraftTree]]:
-    """The drafts as their seats come."""
-    order = {id(seat): i for i, seat in enumerate(seats)}
-    return sorted(drafts, key=lambda pair: order[id(pair[0])])
 
 
 def unread(seat: Seat, owner: str) -> int:

@@ -51,8 +51,7 @@ class RequestPolicy:
         value, rival: Tokens that it is worth more than none by the last decision, and the best plan of another drafter.
         fixed: Whether there is nothing to choose: its first way serves every step.
         growth: When drafts stop growing, by way, since the last decision.
-        plans: Those made, by way, of the full depth and cut.
-        stale: Kinds of which something was learned since.
+        plans: Those made since something was learned of their kind, by way, of the full depth and cut.
         deepest: Longest path of any of them; 0 where all ways are instant.
     """
 
@@ -78,7 +77,6 @@ class RequestPolicy:
     value: float = 0.0
     rival: float = 0.0
     plans: dict[int, list[Plan]] = field(default_factory=dict)
-    stale: set[str] = field(default_factory=set)
     growth: dict[int, Growth] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -102,8 +100,6 @@ class RequestPolicy:
             for acceptance in self.depths.values():
                 acceptance.let_fade(self.steps)
             self.plans = {}
-        self.plans = {place: plans for place, plans in self.plans.items() if self.ways[place].kind not in self.stale}
-        self.stale = set()
         menu = [NOTHING]
         for place in self.alone if self.crowd == 0 else self.slow:
             if depth < self.deepest:
@@ -146,8 +142,7 @@ class RequestPolicy:
 
     def forgone(self, place: int) -> float:
         """Tokens that the best plan of another drafter than this way's was worth more than none."""
-        own = self.base.place == place or self.owner(place) == self.owner(self.base.place)
-        return max(0.0, self.rival if own else self.value)
+        return max(0.0, self.rival if self.owner(place) == self.owner(self.base.place) else self.value)
 
     def plan(self, place: int, depth: int) -> Plan:
         if place == PLAIN:
@@ -248,7 +243,7 @@ class RequestPolicy:
         way = self.ways[place]
         self.depths[way.kind].learn(min(depth, way.depth), len(path), self.steps, further)
         self.rows[place] = 0.8 * self.rows.get(place, len(drafted)) + 0.2 * len(drafted)
-        self.stale.add(way.kind)
+        self.plans = {other: plan for other, plan in self.plans.items() if self.ways[other].kind != way.kind}
 
     def finish(self) -> None:
         """The request ends: what it has taught is there for the next ones."""
