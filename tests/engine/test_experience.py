@@ -40,6 +40,7 @@ def taught() -> Experience:
         known.learn(3, 2, step)
     known.take_in()
     experience.past.worths[0, 0, "suffix"] = 0.25
+    experience.past.rows[0, 1, "draft model 4"] = 2.5
     experience.usefulness.uses[(0, 0), "medusa"] = Use(3, 0.01, 5)
     return experience
 
@@ -54,7 +55,7 @@ def test_a_record_brings_everything_back_but_part_of_its_weight():
     assert first.tries == first.hits == pytest.approx(KEPT_TRIES)
     expected = DepthAcceptance(found.past, KIND, 3).expected
     assert expected == pytest.approx(DepthAcceptance(taught().past, KIND, 3).expected, abs=0.05)
-    assert found.past.worths[0, 0, "suffix"] == 0.25
+    assert found.past.worths[0, 0, "suffix"] == 0.25 and found.past.rows[0, 1, "draft model 4"] == 2.5
     use = found.usefulness.uses[(0, 0), "medusa"]
     assert use.worthless and (use.first, use.saved, use.requests) == (3, 0.01, 5)
 
@@ -69,6 +70,7 @@ def test_a_record_brings_everything_back_but_part_of_its_weight():
         {"tallies": [[[0, [1]], 1.0, 2.0]]},
         {"worths": [[[0], "much"]]},
         {"worths": {"a": 1}},
+        {"rows": [[[0], "much"]]},
         {"uses": [[[0], "a", 1, 1, 0.5]]},
         {"uses": [[[0, 0], "a", 1, float("inf"), 0.5]]},
     ],

@@ -16,7 +16,7 @@ from foredraft.drafters.scripted import ScriptedDrafter
 from foredraft.engine.policy.acceptance import KIN, ChanceAcceptance, DepthAcceptance, Past
 from foredraft.engine.policy.allocation import NOTHING, PLAIN, Allocation, Plan, Values, allocate, rate_of
 from foredraft.engine.policy.cutting import Cutting, cut
-from foredraft.engine.policy.decision import Decider, StepPrices, within
+from foredraft.engine.policy.decision import PATIENCE, Decider, Experiment, StepPrices, within
 from foredraft.engine.policy.exploration import FIRST_STEPS, LEAST_SHARE, Exploration
 from foredraft.engine.policy.live_costs import LiveCosts, rough_costs, size_class
 from foredraft.engine.policy.policy import DOUBLINGS, MANY, Policy, outlasts, patience
@@ -110,6 +110,46 @@ def test_an_experiment_is_to_afford_first_readings_whole():
     assert decider.affordable(everybody, best, prices) is None and decider.affordable(one, best, prices) is not None
     known = {place: plan._replace(reading=0.0, toll=0.0) for place in range(4)}
     assert decider.affordable(known, best, prices) is not None
+
+
+def test_an_experiment_waits_for_a_step_without_instant_drafts_but_not_for_ever():
+    """A drafter that always has a draft would else keep all others from being tried."""
+    chosen, plan = [Plan(None, 0.5, 0.5, 1, 1)], Plan("a", 0.2, 2.0, 2, 0)
+    values = Values(chosen, 1.5, Prices(flat=100))
+    decider, experiment = Decider(Exploration(allowed=10.0)), Experiment({0: plan}, seconds=0.55, forgone=0.0)
+    assert decider.timely(experiment, chosen, values, offered=False) is experiment
+    waits = [decider.timely(experiment, chosen, values, offered=True) for _ in range(PATIENCE)]
+    assert waits == [None] * PATIENCE
+    tried = decider.timely(experiment, chosen, values, offered=True)
+    assert tried.plans == experiment.plans and tried.forgone == 0.5  # what the instant draft would have brought
+    assert decider.timely(experiment, chosen, values, offered=True) is None
+
+
+def test_an_experiment_that_cannot_be_better_than_the_instant_draft_is_not_made():
+    chosen, plan = [Plan(None, 1.8, 1.8, 1, 1)], Plan("a", 0.2, 2.0, 2, 0)
+    values = Values(chosen, 2.8, Prices(flat=100))
+    decider, experiment = Decider(Exploration(allowed=10.0)), Experiment({0: plan}, seconds=0.55, forgone=0.0)
+    assert [decider.timely(experiment, chosen, values, offered=True) for _ in range(3 * PATIENCE)] == [None] * 12
+
+
+def test_beside_others_a_plan_has_the_rows_and_the_gain_that_usually_stay():
+    way, past = Way("w", "w", "w", 4, 16), Past()
+    crowded = seat_after_cut(RequestPolicy([way], past, 0, crowd=1))
+    alone = seat_after_cut(RequestPolicy([way], past, 0, crowd=0))
+    assert (crowded.usual_rows(0), alone.usual_rows(0)) == (1, 4)
+    assert crowded.plan(0, 4).gain < alone.plan(0, 4).gain  # alone, the next draft may go on where this one was cut
+    others = [RequestPolicy([way], past, 0, crowd).usual_rows(0) for crowd in (1, 2, 0)]
+    assert others == [1, 16, 16]
+
+
+def seat_after_cut(known: RequestPolicy) -> RequestPolicy:
+    """A request whose draft of four nodes was cut to its first one, which was accepted, in each of ten steps."""
+    for _ in range(10):
+        offer = Offer(tree(), [0.8, 0.2, 0.7, 0.2], [0])
+        work = SimpleNamespace(tree=offer.kept, path=[0])
+        Seat(work=work, known=known, depth=4, offers={0: offer}, place=0).learn()
+        known.steps += 1
+    return known
 
 
 def test_a_drafter_reads_a_text_once():
@@ -548,12 +588,15 @@ def test_a_drafter_that_learns_from_every_step_needs_a_seat_that_pays():
     table = StepCosts(forwards=(ForwardCost(rows=1, requests=1, context=0, seconds=1.0),), drafts={})
     policy.costs = LiveCosts(table)
     silent = Option(ScriptedDrafter([], name="silent", needs=DrafterNeeds(instant=True, told=False)), OFF)
-    told = option("told", instant=True)
+    needs = DrafterNeeds(instant=True, successors=2)
+    told = Option(ScriptedDrafter([], name="told", needs=needs), SpeculationConfig(method="told"))
+    free = option("free", instant=True)
+    everybody = told, silent, free
     request = Request(prompt=[1], params=SamplingParams(), speculation=SpeculationConfig(), seed=0)
     for _ in range(3):
-        assert policy.seated((told, silent), request) == (told, silent)
-        policy.experience.usefulness.saw((0, 0), 20, {each.way.owner: 0.0 for each in (told, silent)})
-    assert policy.seated((told, silent), request) == (silent,)
+        assert policy.seated(everybody, request) == everybody
+        policy.experience.usefulness.saw((0, 0), 20, {each.way.owner: 0.0 for each in everybody})
+    assert policy.seated(everybody, request) == (silent, free)  # to keep the last one ready costs nothing
 
 
 def seats_with(*offers: Offer) -> list[Seat]:

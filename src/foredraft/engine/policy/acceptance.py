@@ -23,7 +23,6 @@ MOST = 0.98  # acceptance nothing is expected to exceed
 LEAST_LIKE = 0.3  # how much less than usual one depth may make the next one be expected to be accepted
 STALE_FADE = 0.985  # and for each step in which nothing was observed
 HOPE_STEPS = 12  # steps without a try after which hope reaches another deviation further
-RECENT = 3  # steps for which the last outcome says what to hope for
 KEPT_TALLIES, KEPT_WORTHS = 16_384, 256  # requests may ask for more shapes of drafts than memory can hold
 CHANCE_EDGES = (0.1, 0.25, 0.4, 0.55, 0.7, 0.85, 0.95)
 KIN = 5.0  # observations that other kinds of requests are worth to begin with
@@ -86,6 +85,7 @@ class Past:
     def __init__(self) -> None:
         self.tallies: Recent[tuple, Tally] = Recent(KEPT_TALLIES)
         self.worths: Recent[tuple, float] = Recent(KEPT_WORTHS)  # tokens that asking an instant way was worth lately
+        self.rows: Recent[tuple, float] = Recent(KEPT_WORTHS)  # nodes of a way's drafts that were verified lately
 
     def tally(self, *place) -> Tally:
         return self.tallies.recall(place, Tally)
@@ -124,7 +124,7 @@ class DepthAcceptance:
     accepted tokens of a draft of depth L is the sum over j <= L of the product of the rates up to j.
 
     Attributes:
-        tried_at, last: The step it was last tried in, and the tokens accepted then.
+        tried_at: The step it was last tried in.
         faded_at: The step observations have faded to.
         heard: Outcomes not yet taken in: a decision stands for several steps, and taking in all of them at once takes
             hardly longer than one.
@@ -132,7 +132,7 @@ class DepthAcceptance:
 
     def __init__(self, past: Past, kind: tuple, depth: int) -> None:
         self.rates = [Rate(past.tally_like(*kind, "depth", position)) for position in range(depth)]
-        self.tried_at, self.faded_at, self.last = 0, 0, 0
+        self.tried_at, self.faded_at = 0, 0
         self.heard: list[Outcome] = []
         self.known: tuple[list[float], list[tuple[float, float]]] | None = None
 
@@ -173,23 +173,18 @@ class DepthAcceptance:
     def hoped(self, depth: int, step: int) -> float:
         """Accepted tokens of a draft of `depth` as far up as they may reasonably be in the request's step `step`.
 
-        Hope grows with the time since the last try, and what has just gone well may go on so.
+        Hope grows with the time since the last try.
         """
         trust = 1.0 + (step - self.tried_at) / HOPE_STEPS
         sure = total = 1.0
         for mean, deviation in self.estimated[1][:depth]:
             sure *= min(1.0, mean + trust * deviation)
             total += sure
-        return max(total - 1.0, min(self.last, depth) if self.lucky(step) else 0.0)
-
-    def lucky(self, step: int) -> bool:
-        """Whether it has just gone well."""
-        return self.last > 0 and step - self.tried_at <= RECENT
+        return total - 1.0
 
     def urgency(self, step: int) -> float:
-        """What is to be tried first: what has just gone well, then what was not tried for longest."""
-        idle = step - self.tried_at
-        return 1e6 + self.last if self.lucky(step) else 1.0 + idle
+        """What is to be tried first: what was not tried for longest."""
+        return 1.0 + step - self.tried_at
 
     def learn(self, depth: int, accepted: int, step: int, further: float = 0.0) -> None:
         """A draft that might go `depth` deep was accepted to depth `accepted`, in the request's step `step`.
@@ -198,7 +193,7 @@ class DepthAcceptance:
             further: How likely the next one's acceptance was where it was left out, by what its drafter said of it.
         """
         self.heard.append(Outcome(min(depth, accepted + 1), accepted, step, further))
-        self.tried_at, self.last = step, accepted
+        self.tried_at = step
 
     def take_in(self) -> None:
         """Learn of all outcomes heard of."""

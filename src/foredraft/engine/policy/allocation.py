@@ -194,6 +194,10 @@ class Values:
         """As `cost`, were everybody to take part in the call."""
         return self.own_cost(plan) + (self.share(plan.label, self.requests) if plan.label else 0.0)
 
+    def hope(self, plan: Plan) -> float:
+        """What the plan may reasonably be worth at best, were everybody to take part in its call."""
+        return plan.hoped - self.shared_cost(plan)
+
     def own_cost(self, plan: Plan) -> float:
         """Tokens that the plan's rows and its drafter's first reading of the text cost."""
         rows = self.rate * self.prices.step(plan.rows) if self.alone else self.row_price * plan.rows

@@ -12,6 +12,7 @@ SLOW, QUICK = 0.03, 0.12  # weights of a new observation of the expected speed-u
 FALLEN = 0.75  # share of the usual speed-up below which a text is taken to have changed
 GRANT_STEPS = 3  # plain steps that may then be spent on experiments
 LEAST_LOSS = 0.1  # tokens that an experiment is taken to lose at least
+PATIENCE = 4  # experiments in a row that wait for a step without instant drafts
 WORTH_EXPLORING = 16  # tokens a request must still have to write for an experiment to pay
 
 
@@ -119,6 +120,7 @@ class Decider:
         exploration: What finding out has cost.
         since_plain, idle: Decisions since the last one to draft nothing; such decisions in a row.
         usual, recent: Expected speed-up over plain decoding, on average over many steps and over few.
+        put_off: Experiments in a row that waited for a step without instant drafts.
     """
 
     exploration: Exploration = field(default_factory=Exploration)
@@ -126,6 +128,7 @@ class Decider:
     idle: int = 0
     usual: float = 1.0
     recent: float = 1.0
+    put_off: int = 0
 
     def decide(self, menus: Sequence[Sequence[Plan]], remaining: Sequence[int], prices: StepPrices) -> Decision:
         """The best plans of a step, and what may be tried instead.
@@ -180,6 +183,26 @@ class Decider:
             {place: plan}, best, values.prices
         )
 
+    def timely(
+        self, experiment: Experiment, chosen: Sequence[Plan], values: Values, *, offered: bool
+    ) -> Experiment | None:
+        """The experiment in place of the plans `chosen` in the end, if its time has come.
+
+        It is cheaper where no instant draft is `offered` to those who try. It does not wait for long, since some
+        drafters always have one.
+        """
+        if not offered:
+            self.put_off = 0
+            return experiment
+        self.put_off += 1
+        plans = experiment.plans.items()
+        if self.put_off <= PATIENCE or any(values.hope(plan) <= values.of(chosen[i]) for i, plan in plans):
+            return None
+        best = Allocation(list(chosen), rate_of(chosen, values.prices))
+        found = self.affordable(experiment.plans, best, values.prices)
+        self.put_off = 0 if found else self.put_off
+        return found
+
     def affordable(self, plans: Mapping[int, Plan], best: Allocation, prices: StepPrices) -> Experiment | None:
         """These plans in place of the best ones, if what that is expected to lose may be spent: first readings of
         texts whole, since nobody knows yet whether the drafter will be asked again."""
@@ -206,7 +229,7 @@ class Decider:
             taken = best.chosen[place]
             worth = values.of(taken)
             for plan in menu:
-                hope = plan.hoped - values.shared_cost(plan) - worth
+                hope = values.hope(plan) - worth
                 urgency = plan.urgency * hope / max(worth - values.of(plan), LEAST_LOSS)
                 if urgency > most and plan is not taken:
                     found, most = (place, plan), urgency

@@ -25,6 +25,7 @@ class Experience:
         return {
             "tallies": tallies,
             "worths": [[place, worth] for place, worth in self.past.worths.items()],
+            "rows": [[shape, rows] for shape, rows in self.past.rows.items()],
             "uses": [[kind, owner, use.first, use.requests, use.saved] for (kind, owner), use in uses if use.requests],
         }
 
@@ -37,6 +38,8 @@ class Experience:
                 found.past.tallies[tuple(place)] = tally_of(hits, tries)
             for place, worth in record["worths"]:
                 found.past.worths[tuple(place)] = sound(worth)
+            for shape, rows in record.get("rows", []):
+                found.past.rows[tuple(shape)] = max(0.0, sound(rows))
             for (temperature, crowd), owner, first, requests, saved in record["uses"]:
                 found.usefulness.uses[(temperature, crowd), owner] = Use(int(first), sound(saved), int(requests))
         except (LookupError, TypeError, ValueError, OverflowError) as error:

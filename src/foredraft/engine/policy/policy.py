@@ -81,13 +81,15 @@ class Policy:
 
     def seated(self, options: tuple[Option, ...], request: Request, requests: int = 1) -> tuple[Option, ...]:
         """The options of those drafters that take part in a request served beside others, `requests` in all: all that
-        its config names, else a short list, less those that have been of no use to requests of its kind."""
+        its config names, else a short list, less those that have been of no use to requests of its kind; of a request
+        alone those stay that keeping ready costs nothing: three requests may all be unlucky with a drafter."""
         config, kind = request.speculation, (temperature_class(request), crowd_class(requests))
         if not config.adaptive or config.drafters or self.costs is None:
             return options
         listed = self.shortlists.of(options, self.costs, requests)
-        told = [option for option in listed if option.drafter.needs.told]
-        judged = {option.way.owner: bool(option.drafter.needs.features) for option in told}
+        told = {option.way.owner: option.drafter.needs for option in listed if option.drafter.needs.told}
+        costs = {owner: bool(needs.features or needs.successors) for owner, needs in told.items()}
+        judged = costs if requests > 1 else {owner: True for owner in costs if costs[owner]}
         kept = self.experience.usefulness.kept(kind, judged, requests)
         return tuple(option for option in listed if option.way.owner not in judged or option.way.owner in kept)
 
@@ -187,14 +189,12 @@ class Policy:
         self.hold_steps = hold_for(len(ids), prices.step(0)) if outlasts(beginning, len(ids)) else 0
 
     def final(self) -> list[Plan]:
-        """What was decided, but for instant drafts worth more; an experiment waits where there is one of these."""
+        """What was decided, but for instant drafts worth more, and the experiment if its time has come."""
         plans = self.best_together(self.prices)
         if self.experiment is not None:
-            if any(plans[i].place in self.seats[i].offers for i in self.experiment.plans):
-                self.experiment = None
-            else:
-                return self.experiment.applied(plans)
-        return plans
+            offered = any(plans[i].place in self.seats[i].offers for i in self.experiment.plans)
+            self.experiment = self.decider.timely(self.experiment, plans, self.values, offered=offered)
+        return plans if self.experiment is None else self.experiment.applied(plans)
 
     def best_together(self, prices: StepPrices) -> list[Plan]:
         """What was decided, but for instant drafts worth more. A call of a drafter takes hardly less where fewer share
@@ -307,9 +307,7 @@ class Policy:
             if teaches:
                 known.check(seat.place, seat.work.tree, seat.work.path)
             if not known.ways[seat.place].instant:
-                offer, path = seat.offers.get(seat.place), seat.work.path
-                brought, further = (offer.tree, offer.further(path)) if offer else (seat.work.tree, 0.0)
-                known.learn(seat.place, brought, path, seat.depth, further)
+                seat.learn()
             forgone = known.forgone(seat.place)
             known.charge(seat.place, row_price * len(seat.work.tree) - len(seat.work.path) + forgone)
         if seat.work.watched:

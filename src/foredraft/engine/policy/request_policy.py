@@ -15,6 +15,7 @@ from foredraft.engine.way import Way
 REFRESH_EVERY = 8  # steps after which unused ways are looked at again
 ASK_FOLLOW = 0.15  # weight of a new observation of what an instant draft was worth
 PAST_FOLLOW = 0.03  # the same over all requests
+ROWS_FOLLOW = 0.2  # weight of a new draft in how large they usually are
 UNKNOWN = -1  # level before the target has chosen a token
 SURE_EDGES = (0.5, 0.65, 0.8, 0.9)
 SURE_FIRST, SURE_EVERY = 2, 16  # how sure the target is is looked at in so many first steps, then every so many
@@ -33,7 +34,8 @@ class RequestPolicy:
         depths: Acceptance by depth, by kind.
         chances: Acceptance by stated chance, by kind.
         lengths: The ways of the shortest and of the longest drafts, by kind.
-        rows: Nodes each way has lately brought, those included that were left out then, by way.
+        rows: Nodes of each way's drafts that lately counted, by way: alone all that were brought, beside others those
+            that were verified.
         worth: Tokens that asking an instant way has lately been worth, by way.
         standing: Instant ways that go on being asked until the next decision; none before the first.
         gains: Accepted tokens that an instant way has lately expected of its drafts, by way.
@@ -154,8 +156,17 @@ class RequestPolicy:
         return Plan(way.label, acceptance.expected[depth], hoped, rows, place, urgency, self.fixed)
 
     def usual_rows(self, place: int) -> float:
-        """Nodes a way has lately brought, those included that were left out then."""
-        return self.rows.get(place, self.ways[place].nodes)
+        """Nodes of a way's draft that count, by what they lately were, here or where requests were served beside as
+        many others."""
+        rows = self.rows.get(place)
+        if rows is None:
+            way = self.ways[place]
+            rows = min(self.past.rows.get(self.shape(way), way.nodes), way.nodes)
+        return rows
+
+    def shape(self, way: Way) -> tuple:
+        """Whose drafts of a way are cut like this request's."""
+        return (self.temperature_class, self.crowd, way.label)
 
     @property
     def watches(self) -> bool:
@@ -242,10 +253,18 @@ class RequestPolicy:
         """
         way = self.ways[place]
         self.depths[way.kind].learn(min(depth, way.depth), len(path), self.steps, further)
-        self.rows[place] = 0.8 * self.rows.get(place, len(drafted)) + 0.2 * len(drafted)
+        self.rows[place] = followed(self.rows.get(place), len(drafted), ROWS_FOLLOW)
+        if self.crowd:
+            shape = self.shape(way)
+            self.past.rows[shape] = followed(self.past.rows.get(shape), len(drafted), PAST_FOLLOW)
         self.plans = {other: plan for other, plan in self.plans.items() if self.ways[other].kind != way.kind}
 
     def finish(self) -> None:
         """The request ends: what it has taught is there for the next ones."""
         for acceptance in self.depths.values():
             acceptance.take_in()
+
+
+def followed(usual: float | None, seen: float, weight: float) -> float:
+    """What is usual after another observation; the first one is."""
+    return seen if usual is None else usual + weight * (seen - usual)

@@ -135,6 +135,17 @@ class Seat:
         instant = self.best_instant(values)
         return instant if values.beside_call(instant) > values.beside_call(base) else base
 
+    def learn(self) -> None:
+        """Note what became of the draft by the way chosen, one that is not instant.
+
+        Beside others it was cut to what paid then, and the next one will be: only what was verified counts. Alone, what
+        was left out is believed to be worth what its drafter said, since the next one may go elsewhere.
+        """
+        tree, path, further, offer = self.work.tree, self.work.path, 0.0, self.offers.get(self.place)
+        if offer and self.known.crowd == 0:
+            tree, further = offer.tree, offer.further(path)
+        self.known.learn(self.place, tree, path, self.depth, further)
+
     def judge(self, values: Values) -> None:
         """Note what each instant draft is worth beyond those before it: two that find the same are not both worth
         asking."""
