@@ -200,7 +200,8 @@ class Decider:
             return None
         best = Allocation(list(chosen), rate_of(chosen, values.prices))
         found = self.affordable(experiment.plans, best, values.prices)
-        self.put_off = 0 if found else self.put_off
+        if found:
+            self.put_off = 0
         return found
 
     def affordable(self, plans: Mapping[int, Plan], best: Allocation, prices: StepPrices) -> Experiment | None:

@@ -217,11 +217,10 @@ class RequestPolicy:
     def saw_worth(self, place: int, gain: float, tokens: float) -> None:
         """An instant way was asked, and its draft, expected to bring `gain` accepted tokens, was worth so many tokens
         more than the best other plan."""
-        self.gains[place] = gain + (1.0 - ASK_FOLLOW) * (self.gains.get(place, gain) - gain)
-        before, kind = self.worth_of(place), (self.temperature_class, self.crowd, self.ways[place].kind)
-        self.worth[place] = before + ASK_FOLLOW * (tokens - before)
-        usual = self.past.worths.get(kind, 1.0)
-        self.past.worths[kind] = usual + PAST_FOLLOW * (tokens - usual)
+        kind = (self.temperature_class, self.crowd, self.ways[place].kind)
+        self.gains[place] = followed(self.gains.get(place), gain, ASK_FOLLOW)
+        self.worth[place] = followed(self.worth_of(place), tokens, ASK_FOLLOW)
+        self.past.worths[kind] = followed(self.past.worths.get(kind, 1.0), tokens, PAST_FOLLOW)
         self.asked[place] = self.steps
 
     def path_rates(self, place: int, tree: DraftTree) -> list[float]:
