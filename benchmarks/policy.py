@@ -9,25 +9,26 @@ but everybody practises first: a round over all cells, with prompts that no cell
 the best fixed setting in every cell, hardly slower than plain decoding in any, and faster than each single setting over
 all cells together. Plain decoding takes part a second time: what its two ratios differ by is the machine's noise. In
 fp32 a contestant that writes another text than plain decoding fails the run.
+
+With --replay the practice is watched, and afterwards time passes by the medians of what steps, drafts and choices took
+in it. Texts, drafts and decisions are as real as before; the machine's noise is gone, and with it whatever it does that
+is not usual. With --costs they are those of an earlier run, from the beginning: so two versions of the policy can be
+compared to a hundredth, on a machine that does other things meanwhile.
 """
 
+import json
 import sys
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
-from math import exp, log
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
-from statistics import fmean
 from typing import Annotated
 
 from command_line import run_command
 from cyclopts import App, Parameter
 from drafters import changes_in, circumstances, names_in, refuse_named, token_prompts
 from policy_contestants import (
-    AGAIN,
     AUTO,
     Cell,
-    Sample,
     Turn,
     configs_of,
     make_engines,
@@ -36,25 +37,24 @@ from policy_contestants import (
     sweeps,
     take_turns,
 )
+from policy_figures import findings
 from policy_plot import as_markdown, plot, sentences
 from provenance import provenance
+from replayed_time import ReplayedEngine, ReplayedTime
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, track
 from workloads import collect, own_prompts
 
-from foredraft import Engine, SamplingParams, SpeculationConfig
+from foredraft import ConfigError, Engine, SamplingParams, SpeculationConfig
 from foredraft.core.errors import require
 from foredraft.core.heap import settle
 from foredraft.core.sampling_params import whole
-from foredraft.evaluation.figures import Spread, spread
-from foredraft.evaluation.report import plain_json, write_record
+from foredraft.engine.cost_store import ready_costs
+from foredraft.evaluation.report import write_record
 from foredraft.evaluation.turns import PLAIN
-from foredraft.model.target import load_target
+from foredraft.model.target import Target, load_target
 
-NEAR_BEST = 0.95  # of the best fixed setting, in every cell
-ABOVE_PLAIN = 0.97  # of plain decoding, in every cell
 MOST_PROMPTS = 256  # of a workload
-SHOWN = 3  # worst cells that are named; where more fail, all of those
 PRACTICE_EVERY = 4  # one prompt of so many is for practice, and in no cell
 PRACTICE_SEEDS = 10**9  # beyond the seeds of any cell
 WORKLOADS = "code,json,retrieval,maths,reasoning,chat,translation,creative"
@@ -75,10 +75,13 @@ def main(
     concurrencies: Annotated[tuple[int, ...], Many] = (1, 4, 16),
     temperatures: Annotated[tuple[float, ...], Many] = (0.0, 1.0),
     prompts: int = 4,
+    waves: int = 1,
     longest_prompt: int = 256,
     max_new_tokens: int = 96,
     ignore_eos: bool = False,
     practice: int = 1,
+    replay: bool = False,
+    costs: Path | None = None,
     rounds: int = 2,
     seed: int = 0,
     dtype: str = "auto",
@@ -98,9 +101,12 @@ def main(
             later one comes again.
         concurrencies: Requests in flight.
         prompts: Least requests of a cell.
+        waves: Least times that as many requests as are in flight write a cell.
         longest_prompt: Tokens beyond which a prompt is left out: reading it would be most of a short request's time.
         ignore_eos: Write on to max_new_tokens past the end of text.
         practice: Rounds before anything is measured, on every fourth prompt of each workload.
+        replay: After the practice let time pass by what work took in it.
+        costs: JSON of an earlier run with --replay, whose costs are replayed.
         cache_tokens: Cache slots of the target, which all contestants share.
         markdown: File for the tables as markdown.
     """
@@ -110,17 +116,20 @@ def main(
         names_in(workloads),
         concurrencies,
         temperatures,
-        {"--rounds": rounds, "--prompts": prompts, "--longest-prompt": longest_prompt},
+        {"--rounds": rounds, "--prompts": prompts, "--waves": waves, "--longest-prompt": longest_prompt},
     )
-    whole("--practice", practice, 0)
+    whole("--practice", practice, int(replay))
     chosen = settings_of(named, changes, draft_model)
     configs, most = configs_of(chosen), max(concurrencies)
     place = {"dtype": dtype, "device": device, "threads": threads, "cache_tokens": cache_tokens}
     # One target for all: another copy of it may take some hundredths longer, by where its memory lies.
     shared = load_target(target, **place)
 
+    time = replayed_time(shared, costs) if replay or costs else None
+
     def engine_of(config: SpeculationConfig) -> Engine:
-        return Engine(shared, speculation=config, prefix_cache=False, max_batch=most)
+        own = {"speculation": config, "prefix_cache": False, "max_batch": most}
+        return ReplayedEngine(shared, time=time, **own) if time else Engine(shared, **own)
 
     engines, left_out = make_engines(configs, engine_of)
     refuse_named(left_out, [*named, *changes])
@@ -133,6 +142,7 @@ def main(
         "seed": seed,
         "rounds": rounds,
         "prompts": prompts,
+        "waves": waves,
         "longest_prompt": longest_prompt,
         "practice": practice,
         "left_out": left_out,
@@ -142,11 +152,27 @@ def main(
     own = replace(sampling, seed=(seed + PRACTICE_SEEDS) % 2**63)
     turns = take_turns(engines, for_practice(texts), cells, own, rounds=practice, least_requests=prompts)
     practise(turns, practice * sum(map(len, cells)))
+    if time and costs is None:
+        time.replay()
+    about |= {"replayed": time.record() if time else None}
     settle()  # as a server does: a full collection of garbage takes longer than a cell
-    turns = take_turns(engines, for_cells(texts), cells, sampling, rounds=rounds, least_requests=prompts)
+    turns = take_turns(engines, for_cells(texts), cells, sampling, rounds=rounds, least_requests=prompts, waves=waves)
     found = follow(turns, cells, rounds, engines, lambda found: write_record(about | found, output))
     show(about | found, output.with_suffix(".svg"), markdown)
     return verdict(found["unlike_plain"], about["dtype"])
+
+
+def replayed_time(target: Target, costs: Path | None) -> ReplayedTime:
+    """A clock for engines over `target`, which replays `costs`, or watches until it is told to replay.
+
+    Raises `ConfigError` where a file holds no costs.
+    """
+    if costs is None:
+        return ReplayedTime(ready_costs(Engine(target), []))
+    try:
+        return ReplayedTime.from_record(json.loads(costs.read_bytes())["replayed"])
+    except (OSError, ValueError, KeyError, TypeError, ConfigError) as error:
+        raise ConfigError(f"--costs is {costs}, where no run with --replay can be read: {error}") from None
 
 
 def check(
@@ -222,131 +248,6 @@ def follow(
 def policy_report(engines: Mapping[str, Engine]) -> dict:
     """What `auto` says of itself; nothing where it does not take part."""
     return engines[AUTO].policy.report() if AUTO in engines else {}
-
-
-def findings(turns: Sequence[Turn]) -> dict:
-    """Everything the turns say, and the turns, as JSON holds it."""
-    names = list(turns[0].samples)
-    return plain_json(
-        {
-            "verdicts": judge(turns),
-            "noise": noise(turns),
-            "choices": choices([turn.samples for turn in turns]),
-            "mix": {name: mix_record(turns, name) for name in names},
-            "unlike_plain": {name: sum(turn.samples[name].unlike_plain for turn in turns) for name in names},
-            "requests": sum(turn.requests for turn in turns),
-            "cells": [cell_record(cell, its) for cell, its in by_cell(turns).items()],
-            "turns": [turn.record() for turn in turns],
-        }
-    )
-
-
-def by_cell(turns: Sequence[Turn]) -> dict[Cell, list[Mapping[str, Sample]]]:
-    """Samples of each cell, a mapping a round."""
-    cells: dict[Cell, list[Mapping[str, Sample]]] = {}
-    for turn in turns:
-        cells.setdefault(turn.cell, []).append(turn.samples)
-    return cells
-
-
-def by_round(turns: Sequence[Turn]) -> list[dict[str, Sample]]:
-    """All cells of a round as one sample: tokens and seconds added up."""
-    rounds: dict[int, list[Turn]] = {}
-    for turn in turns:
-        rounds.setdefault(turn.round, []).append(turn)
-    return [{name: added([turn.samples[name] for turn in its]) for name in its[0].samples} for its in rounds.values()]
-
-
-def added(samples: list[Sample]) -> Sample:
-    parts = {part: sum(getattr(sample, part) for sample in samples) for part in ("tokens", "seconds", "rounds")}
-    return Sample(**parts)
-
-
-def ratio(samples: Sequence[Mapping[str, Sample]], name: str, reference: str = PLAIN) -> Spread:
-    """Tokens a second over the reference's, round by round."""
-    return spread(own[name].speed / own[reference].speed for own in samples)
-
-
-def best_fixed(samples: Sequence[Mapping[str, Sample]]) -> str:
-    """The fixed setting with the highest median ratio to plain decoding, which is one of them."""
-    return max((name for name in samples[0] if name not in (AUTO, AGAIN)), key=lambda name: ratio(samples, name).median)
-
-
-def cell_record(cell: Cell, samples: Sequence[Mapping[str, Sample]]) -> dict:
-    return asdict(cell) | {
-        "best_fixed": best_fixed(samples),
-        "choices": choices(samples),
-        "contestants": {
-            name: {
-                "ratio": asdict(ratio(samples, name)),
-                "tokens_per_second": asdict(spread(own[name].speed for own in samples)),
-                "tau": sum(own[name].tokens for own in samples) / sum(own[name].rounds for own in samples),
-            }
-            for name in samples[0]
-        },
-    }
-
-
-def choices(samples: Sequence[Mapping[str, Sample]]) -> dict[str, float]:
-    """Shares of the rounds of `auto` by the way to draft that it chose, the largest first; empty without it."""
-    counts: Counter[str] = Counter()
-    for own in samples:
-        counts.update(own[AUTO].choices if AUTO in own else {})
-    return {way: count / counts.total() for way, count in counts.most_common()}
-
-
-def mix_record(turns: Sequence[Turn], name: str) -> dict:
-    """A contestant over all cells: tokens a second of everything it wrote, and the geometric mean of its cells."""
-    medians = [ratio(samples, name).median for samples in by_cell(turns).values()]
-    return {"ratio": asdict(ratio(by_round(turns), name)), "cell_mean": exp(fmean(map(log, medians)))}
-
-
-def judge(turns: Sequence[Turn]) -> dict | None:
-    """The three verdicts; none where `auto` took no part."""
-    if AUTO not in turns[0].samples:
-        return None
-    return {
-        "near_best": over_cells(turns, NEAR_BEST, best_fixed),
-        "above_plain": over_cells(turns, ABOVE_PLAIN, lambda _: PLAIN),
-        "mix": over_mix(turns),
-    }
-
-
-def noise(turns: Sequence[Turn]) -> dict | None:
-    """Plain decoding beside itself, over all cells: the least and the most, and how many differ by no more than a
-    verdict allows; none where it took part but once."""
-    if AGAIN not in turns[0].samples:
-        return None
-    ratios = [ratio(samples, AGAIN).median for samples in by_cell(turns).values()]
-    near = sum(ABOVE_PLAIN <= found <= 1 / ABOVE_PLAIN for found in ratios)
-    return {"limit": ABOVE_PLAIN, "cells": len(ratios), "near": near, "least": min(ratios), "most": max(ratios)}
-
-
-def over_cells(
-    turns: Sequence[Turn], limit: float, reference_of: Callable[[Sequence[Mapping[str, Sample]]], str]
-) -> dict:
-    """In how many cells the median ratio of `auto` to the reference reaches `limit`, and the worst of them."""
-    rows = []
-    for cell, samples in by_cell(turns).items():
-        reference = reference_of(samples)
-        rows.append({"cell": str(cell), "against": reference} | asdict(ratio(samples, AUTO, reference)))
-    rows.sort(key=lambda row: row["median"])
-    failed = sum(row["median"] < limit for row in rows)
-    return {
-        "limit": limit,
-        "cells": len(rows),
-        "hold": len(rows) - failed,
-        "holds": not failed,
-        "worst": rows[: max(SHOWN, failed)],
-    }
-
-
-def over_mix(turns: Sequence[Turn]) -> dict:
-    """Whether `auto` writes all cells together faster than the single best fixed setting does."""
-    samples = by_round(turns)
-    best = best_fixed(samples)
-    found = ratio(samples, AUTO, best)
-    return {"against": best} | asdict(found) | {"holds": found.median > 1}
 
 
 def show(result: dict, picture: Path, markdown: Path | None) -> None:

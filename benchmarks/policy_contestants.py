@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from time import perf_counter
 
 from drafter_contestants import DRAFT_MODEL, DRAFTERS
 
@@ -139,9 +138,10 @@ class Turn:
         return own.pop("cell") | own
 
 
-def requests_in(cell: Cell, least: int) -> int:
-    """Requests of a cell: as many as fill its concurrency over and over until there are enough."""
-    return -(-least // cell.concurrency) * cell.concurrency
+def requests_in(cell: Cell, least: int, waves: int = 1) -> int:
+    """Requests of a cell: as many as fill its concurrency over and over until there are enough, `waves` times at
+    least."""
+    return max(waves, -(-least // cell.concurrency)) * cell.concurrency
 
 
 def requests_of(
@@ -157,11 +157,11 @@ def requests_of(
 def write_cell(
     engine: Engine, concurrency: int, prompts: list[list[int]], sampling: list[SamplingParams]
 ) -> tuple[float, list[RequestOutput]]:
-    """Seconds and outputs of requests, `concurrency` of them in flight."""
+    """Seconds by the engine's clock and outputs of requests, `concurrency` of them in flight."""
     engine.scheduler.max_batch = concurrency
-    start = perf_counter()
+    start = engine.clock()
     outputs = engine.generate(prompts, sampling)
-    return perf_counter() - start, outputs
+    return engine.clock() - start, outputs
 
 
 def take_turn(
@@ -225,6 +225,7 @@ def take_turns(
     *,
     rounds: int,
     least_requests: int,
+    waves: int = 1,
 ) -> Iterator[Turn]:
     """Every cell once a round. No two requests of a run share a seed, whatever their cell and round, nor a prompt
     until all of their workload have been written."""
@@ -232,7 +233,7 @@ def take_turns(
     seed, written = sampling.seed, Counter[str]()
     for number in range(rounds):
         for position, cell in enumerate(in_order):
-            requests = requests_in(cell, least_requests)
+            requests = requests_in(cell, least_requests, waves)
             own = replace(sampling, seed=seed % 2**63)
             at = {"first": written[cell.workload], "number": number, "position": position}
             yield take_turn(engines, cell, prompts[cell.workload], own, requests=requests, **at)

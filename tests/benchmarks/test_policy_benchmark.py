@@ -8,7 +8,7 @@ import policy
 import pytest
 from byte_model import save_byte_model
 from drafters import changes_in
-from policy import command, findings, follow, for_cells, for_practice, judge, main
+from policy import command, follow, for_cells, for_practice, main
 from policy_contestants import (
     AGAIN,
     AUTO,
@@ -24,6 +24,7 @@ from policy_contestants import (
     take_turns,
     write_cell,
 )
+from policy_figures import findings, judge
 from policy_plot import as_markdown, by_concurrency, plot, sentences
 
 from foredraft import Engine, SamplingParams, SpeculationConfig

@@ -2,7 +2,7 @@
 
 import logging
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -57,6 +57,7 @@ class Engine:
         policy: Chooses how each request is drafted for where its config leaves that open.
         experiences: Keeps what it has learned for the next start.
         cost_seconds: Time that measuring what steps cost may take.
+        clock: Tells what steps and drafts take.
     """
 
     def __init__(
@@ -70,13 +71,15 @@ class Engine:
         prefill_rows: int = PREFILL_ROWS,
         prefix_cache: bool = True,
         cost_seconds: float = 3.0,
+        clock: Callable[[], float] = perf_counter,
     ):
         """An engine for at most `max_batch` requests at a time.
 
         A step computes at most `step_rows` tokens besides drafts; of prompts at most `prefill_rows` while others write.
         With `prefix_cache` a request goes on from what was computed for an earlier one that began with the same text.
         Where the policy chooses, a step holds at most `draft_rows` draft nodes, and what steps cost is measured in
-        about `cost_seconds` before the first request, unless it is known from an earlier start.
+        about `cost_seconds` before the first request, unless it is known from an earlier start. What steps and drafts
+        take is read from `clock`, in seconds: by another one than the machine's, choices are those of another machine.
 
         Raises `ConfigError` for an unknown drafter and `VocabularyError` for one that does not fit.
         """
@@ -97,7 +100,8 @@ class Engine:
         )
         self.quarantine, self.ended = Quarantine(), SpeculationStatistics()
         self.drafters: dict[SpeculationConfig, Drafter] = {}
-        self.policy, self.cost_seconds = Policy(draft_rows=draft_rows), cost_seconds
+        self.policy, self.cost_seconds = Policy(draft_rows=draft_rows, clock=clock), cost_seconds
+        self.clock = clock
         self.experiences = ExperienceStore(target)
         self.options: KnownOptions = Recent(KEPT_OPTIONS)
         self.options_of(self.speculation)
@@ -358,24 +362,24 @@ class Engine:
         return [(running, event, self.finish(running) if event.finish_reason else None) for running, event in written]
 
     def run_step(self, batch: list[Work]) -> None:
-        clock = [perf_counter()]
+        times = [self.clock()]
         pool = self.target.pool
         step.place_chunks(batch, pool)
-        clock.append(perf_counter())
+        times.append(self.clock())
         self.policy.draft(batch, pool)
-        clock.append(perf_counter())
+        times.append(self.clock())
         plan = step.plan_of(batch, pool.device)
-        clock.append(perf_counter())
+        times.append(self.clock())
         logits, states = self.target.forward(plan, step.wanted_features(batch))
-        clock.append(perf_counter())
+        times.append(self.clock())
         step.share_features(batch, plan, states)
         step.verify(batch, logits, plan.choice)
         step.share_successors(batch)
         self.commit(batch)
-        clock.append(perf_counter())
-        share_time(batch, clock)
-        drafting = clock[2] - clock[1]
-        self.policy.learn(batch, draft=drafting, rest=clock[-1] - clock[0] - drafting)
+        times.append(self.clock())
+        share_time(batch, times)
+        drafting = times[2] - times[1]
+        self.policy.learn(batch, draft=drafting, rest=times[-1] - times[0] - drafting)
 
     def commit(self, batch: list[Work]) -> None:
         """Edit slot tables, write tokens, tell drafters."""

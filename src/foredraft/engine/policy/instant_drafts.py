@@ -1,6 +1,6 @@
 """Drafts that are looked at before anything is decided: they take microseconds to make, and are often empty."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 
@@ -20,10 +20,12 @@ class InstantDrafts:
     """Asks the drafters that make them.
 
     Attributes:
+        clock: Tells what their calls take.
         prices: Tokens that asking for one request costs, by way to draft.
         seconds: What their calls have taken in the current step.
     """
 
+    clock: Callable[[], float] = perf_counter
     prices: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
 
@@ -45,11 +47,11 @@ class InstantDrafts:
     def take(self, label: str, orders: Sequence[tuple[Seat, int]], prices: StepPrices, row_price: float | None) -> None:
         if not orders:
             return
-        start = perf_counter()
+        start = self.clock()
         works = [(seat.work, seat.work.running.options[place]) for seat, place in orders]
         for (seat, place), tree in zip(orders, step.propose(works), strict=True):
             seat.offers[place] = offer_of(seat, place, tree, prices, row_price)
-        seconds = perf_counter() - start
+        seconds = self.clock() - start
         self.seconds += seconds
         sound = prices.costs.without_stalls(label, len(orders), seconds)
         prices.costs.saw_draft(label, len(orders), seconds)

@@ -1,7 +1,7 @@
 """The speculation policy at work: asks drafters, chooses, and learns from what became of it."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any
 
@@ -54,10 +54,11 @@ class Policy:
             drafts took beyond what was expected.
         prices: What the current step costs; none where nobody leaves a choice.
         plain_seconds: What plain decoding would have taken for all tokens written so far.
+        clock: Tells what calls of drafters take.
     """
 
-    def __init__(self, *, draft_rows: int) -> None:
-        self.draft_rows = draft_rows
+    def __init__(self, *, draft_rows: int, clock: Callable[[], float] = perf_counter) -> None:
+        self.draft_rows, self.clock = draft_rows, clock
         self.requests: dict[int, RequestPolicy] = {}
         self.experience, self.decider, self.shortlists = Experience(), Decider(), Shortlists()
         self.choices: Counter[str] = Counter()
@@ -67,7 +68,7 @@ class Policy:
         self.experiment: Experiment | None = None
         self.held: set[int] = set()
         self.held_steps, self.hold_steps = 0, HOLD_STEPS
-        self.instant = InstantDrafts()
+        self.instant = InstantDrafts(clock)
         self.called = self.surplus = 0.0
         self.prices: StepPrices | None = None
         self.plain_seconds = 0.0
@@ -225,9 +226,9 @@ class Policy:
         for label, orders in by_label((seat, seat.place) for seat in seats).items():
             group = [seat for seat, _ in orders]
             self.limit(group)
-            start = perf_counter()
+            start = self.clock()
             drafts += self.proposed(group)
-            self.saw_draft(label, group, perf_counter() - start)
+            self.saw_draft(label, group, self.clock() - start)
         order = {id(seat): i for i, seat in enumerate(seats)}
         return sorted(drafts, key=lambda pair: order[id(pair[0])])
 
