@@ -1,4 +1,4 @@
-"""Time of which only the costs are kept: what is replayed, and that nothing but the work done decides how long it is."""
+"""Time of which only the costs are kept: what is replayed, and that only the work done decides how long it is."""
 
 import json
 

@@ -110,7 +110,7 @@ class World:
         for known, plan, count in zip(self.known, true, accepted, strict=True):
             if plan.place != PLAIN:
                 chain = DraftTree.chain(list(range(self.ways[plan.place].nodes)), "simulated")
-                known.learn(plan.place, chain, list(range(count)), self.ways[plan.place].depth)
+                known.learn(plan.place, chain, list(range(count)), self.ways[plan.place].depth, known.steps)
             known.steps += 1
         if decision.experiment is not None:
             self.decider.exploration.book(decision.experiment.lost(accepted, decision.values.rate))

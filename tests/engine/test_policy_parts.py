@@ -147,7 +147,7 @@ def seat_after_cut(known: RequestPolicy) -> RequestPolicy:
     for _ in range(10):
         offer = Offer(tree(), [0.8, 0.2, 0.7, 0.2], [0])
         work = SimpleNamespace(tree=offer.kept, path=[0])
-        Seat(work=work, known=known, depth=4, offers={0: offer}, place=0).learn()
+        Seat(work=work, known=known, depth=4, offers={0: offer}, place=0, step=known.steps).learn(0.0, teaches=False)
         known.steps += 1
     return known
 
@@ -429,6 +429,8 @@ def test_a_stall_is_not_charged_to_the_drafter_it_met():
     policy.saw_draft("a", [seat], 2.0)  # the first draft reads the whole text
     assert known.saved["a"] == pytest.approx(-2.0)
     policy.saw_draft("a", [seat], 50.0)
+    assert known.saved["a"] == pytest.approx(-2.0)  # charged when the step is learned of
+    policy.saw_call(*policy.calls, 1.0, teaches=False)
     assert known.saved["a"] == pytest.approx(-2.3)
 
 
@@ -449,13 +451,14 @@ def test_plain_steps_get_no_dearer_by_being_rare():
 def test_what_the_policy_itself_takes_counts_where_it_is_no_decision_and_no_call():
     policy = Policy(draft_rows=8)
     policy.costs = LiveCosts(StepCosts(forwards=(ForwardCost(rows=1, requests=1, context=0, seconds=1.0),), drafts={}))
-    assert policy.own_seconds(4, 6, 1.0) == 0.0  # a decision, which comes once in several steps
+    assert policy.beside_calls(1.0) is None  # a decision, which comes once in several steps
+    assert policy.own_seconds(4, 6, None) == 0.0
     policy.held_steps, policy.called, policy.instant.seconds = 1, 0.3, 0.2
-    assert policy.own_seconds(4, 6, 1.0) == pytest.approx(0.5)
-    assert policy.own_seconds(4, 4, 0.6) == pytest.approx(0.1)  # nothing was drafted: a matter of its own
+    assert policy.beside_calls(1.0) == pytest.approx(0.5)
+    assert policy.own_seconds(4, 6, 0.5) == 0.5
+    assert policy.own_seconds(4, 4, 0.1) == 0.1  # nothing was drafted: a matter of its own
     assert policy.own_seconds(4, 6, 1000.0) < 1.0  # a disturbance
-    policy.held_steps = 0
-    assert policy.own_seconds(4, 6, 7.0) == policy.costs.own.of(4, True)  # as held steps usually take
+    assert policy.own_seconds(4, 6, None) == policy.costs.own.of(4, True)  # as held steps usually take
     policy.costs.own.saw(64, True, 0.0)
     policy.costs.own.saw(64, True, 0.5)
     assert policy.costs.own.of(64, True) > 0.0  # nothing once is not nothing for ever
@@ -500,8 +503,8 @@ def test_acceptance_starts_from_texts_the_target_was_as_sure_of():
         easy.saw_sureness(0.95)
         hard.saw_sureness(0.2)
         for _ in range(8):
-            easy.learn(0, DraftTree.chain([1, 2, 3], "d"), [0, 1, 2], 3)
-            hard.learn(0, DraftTree.chain([1, 2, 3], "d"), [], 3)
+            easy.learn(0, DraftTree.chain([1, 2, 3], "d"), [0, 1, 2], 3, 0)
+            hard.learn(0, DraftTree.chain([1, 2, 3], "d"), [], 3, 0)
         easy.finish(), hard.finish()
     fresh = RequestPolicy([way], past, 2)
     gains = {}

@@ -430,8 +430,8 @@ class Engine:
         self.scheduler.finish(running)  # first: the prefix cache takes over what drafters know of the text
         for drafter in running.drafters:
             drafter.close(running.request)
+        self.policy.close(running.request)  # completes its statistics
         self.ended = total([self.ended, running.request.statistics])
-        self.policy.close(running.request)
 
     def start_over(self, running: Running) -> None:
         """A request has lost its cache slots: what its drafters keep under them is gone too."""

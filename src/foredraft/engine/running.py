@@ -154,6 +154,10 @@ class Work:
         """Whether somebody reads the logits of its decision besides who chooses its tokens."""
         return self.watched or self.running.wants_logits
 
+    def let_go(self) -> None:
+        """Nobody looks at what the target said any more: it is large, and the work may be remembered for a while."""
+        self.logits, self.states, self.successors = None, {}, None
+
     @property
     def path(self) -> list[int]:
         """Accepted nodes."""

@@ -9,6 +9,7 @@ from foredraft.engine import step
 from foredraft.engine.policy.acceptance import UNSEEN
 from foredraft.engine.policy.allocation import Values
 from foredraft.engine.policy.decision import StepPrices
+from foredraft.engine.policy.lesson import Call
 from foredraft.engine.policy.seat import Offer, Seat
 from foredraft.engine.policy.trimming import paying
 
@@ -22,12 +23,13 @@ class InstantDrafts:
     Attributes:
         clock: Tells what their calls take.
         prices: Tokens that asking for one request costs, by way to draft.
-        seconds: What their calls have taken in the current step.
+        seconds, calls: What their calls have taken in the current step, and these calls.
     """
 
     clock: Callable[[], float] = perf_counter
     prices: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
+    calls: list[Call] = field(default_factory=list)
 
     def ask(self, seats: Sequence[Seat], prices: StepPrices, row_price: float | None) -> None:
         """Let instant ways draft for those to whom that has been worth its time, or who have not tried for long."""
@@ -53,10 +55,7 @@ class InstantDrafts:
             seat.offers[place] = offer_of(seat, place, tree, prices, row_price)
         seconds = self.clock() - start
         self.seconds += seconds
-        sound = prices.costs.without_stalls(label, len(orders), seconds)
-        prices.costs.saw_draft(label, len(orders), seconds)
-        for seat, place in orders:
-            seat.known.charge(place, sound / len(orders) / prices.token)
+        self.calls.append(Call(label, [(seat.known, place) for seat, place in orders], seconds))
 
     def settle(self, seats: Sequence[Seat], prices: StepPrices, values: Values) -> None:
         """After a decision: note what the drafts were worth by its values, what asking costs, and who goes on."""

@@ -15,6 +15,7 @@ from foredraft.engine.policy.cutting import Cutting
 from foredraft.engine.policy.decision import Decider, Experiment, StepPrices, within
 from foredraft.engine.policy.experience import Experience
 from foredraft.engine.policy.instant_drafts import InstantDrafts, by_label
+from foredraft.engine.policy.lesson import Call, Lesson
 from foredraft.engine.policy.live_costs import LiveCosts
 from foredraft.engine.policy.request_policy import RequestPolicy
 from foredraft.engine.policy.seat import Seat, crowd_class, depth_of, temperature_class
@@ -52,6 +53,7 @@ class Policy:
         instant: Asks for drafts that are looked at before anything is decided.
         called, surplus: Seconds of this step's calls of drafters that are not instant, and how many of these first
             drafts took beyond what was expected.
+        calls, lessons: This step's calls but those first ones, and what the steps since the last decision have taught.
         prices: What the current step costs; none where nobody leaves a choice.
         plain_seconds: What plain decoding would have taken for all tokens written so far.
         clock: Tells what calls of drafters take.
@@ -70,6 +72,8 @@ class Policy:
         self.held_steps, self.hold_steps = 0, HOLD_STEPS
         self.instant = InstantDrafts(clock)
         self.called = self.surplus = 0.0
+        self.calls: list[Call] = []
+        self.lessons: list[Lesson] = []
         self.prices: StepPrices | None = None
         self.plain_seconds = 0.0
 
@@ -96,6 +100,7 @@ class Policy:
 
     def close(self, request: Request) -> None:
         """The request has finished or was cancelled."""
+        self.take_in()
         known = self.requests.pop(request.id, None)
         if known is not None and not known.fixed:
             known.finish()
@@ -116,6 +121,8 @@ class Policy:
             self.place(self.proposed(self.seats), pool)
         else:
             crowd = crowd_class(len(batch))
+            if any(seat.known.crowd != crowd for seat in self.seats):
+                self.take_in()  # they were served beside others
             for seat in self.seats:
                 seat.known.move(seat.known.level, crowd)
                 seat.work.watched = seat.known.watches
@@ -131,6 +138,7 @@ class Policy:
                 return
             plans = self.best_together(prices)
         else:
+            self.take_in()
             self.instant.ask(self.seats, prices, self.row_price)
             self.decide(prices)
             self.instant.settle(self.seats, prices, self.values)
@@ -168,7 +176,8 @@ class Policy:
         """Whether what was decided before still stands, a few steps later and for mostly the same requests: acceptance
         moves slowly, and deciding takes time. Who has come since drafts nothing but what instant drafts bring."""
         self.held_steps += 1
-        self.experiment, self.called, self.surplus, self.instant.seconds = None, 0.0, 0.0, 0.0
+        self.experiment, self.called, self.surplus, self.calls = None, 0.0, 0.0, []
+        self.instant.seconds, self.instant.calls = 0.0, []
         if self.held_steps > self.hold_steps or (len(self.held) == 1) != (len(self.seats) == 1):
             return False
         known = sum(seat.id in self.held for seat in self.seats)
@@ -200,6 +209,8 @@ class Policy:
     def best_together(self, prices: StepPrices) -> list[Plan]:
         """What was decided, but for instant drafts worth more. A call of a drafter takes hardly less where fewer share
         it: so who has an instant draft goes without the call where most others do, and with it where they do not."""
+        if not any(seat.offers for seat in self.seats):
+            return [seat.known.base for seat in self.seats]
         apart = [seat.best(self.values) for seat in self.seats]
         if len(apart) == 1 or len({plan.label is None for plan in apart}) == 1:
             return apart
@@ -222,13 +233,16 @@ class Policy:
 
     def timed(self, seats: Sequence[Seat]) -> list[tuple[Seat, DraftTree]]:
         """As `proposed`, one way after the other, each call's time noted."""
+        labels = by_label((seat, seat.place) for seat in seats)
         drafts = []
-        for label, orders in by_label((seat, seat.place) for seat in seats).items():
+        for label, orders in labels.items():
             group = [seat for seat, _ in orders]
             self.limit(group)
             start = self.clock()
             drafts += self.proposed(group)
             self.saw_draft(label, group, self.clock() - start)
+        if len(labels) == 1:
+            return drafts
         order = {id(seat): i for i, seat in enumerate(seats)}
         return sorted(drafts, key=lambda pair: order[id(pair[0])])
 
@@ -247,16 +261,24 @@ class Policy:
         owner = group[0].known.ways[group[0].place].owner
         self.called += seconds
         if all(owner in seat.known.called for seat in group):
-            seconds = self.costs.without_stalls(label, len(group), seconds)
-            if self.teaches:
-                self.costs.saw_draft(label, len(group), seconds)
-        else:
-            surplus = max(0.0, seconds - self.costs.draft_seconds(label, len(group)))
-            self.costs.saw_reading(owner, sum(unread(seat, owner) for seat in group), surplus)
-            self.surplus += surplus
+            self.calls.append(Call(label, [(seat.known, seat.place) for seat in group], seconds))
+            return
+        surplus = max(0.0, seconds - self.costs.draft_seconds(label, len(group)))
+        self.costs.saw_reading(owner, sum(unread(seat, owner) for seat in group), surplus)
+        self.surplus += surplus
         for seat in group:
             seat.known.met(owner)
             seat.known.charge(seat.place, seconds / len(group) / self.prices.token)
+
+    def saw_call(self, call: Call, token: float, *, teaches: bool) -> None:
+        """Charge a call to those it drafted for, where a token takes so many seconds, and learn what such calls take
+        where the step `teaches`."""
+        requests = len(call.orders)
+        seconds = self.costs.without_stalls(call.label, requests, call.seconds)
+        if teaches:
+            self.costs.saw_draft(call.label, requests, seconds)
+        for known, place in call.orders:
+            known.charge(place, seconds / requests / token)
 
     def learn(
         self,
@@ -265,55 +287,94 @@ class Policy:
         draft: float,
         rest: float,
     ) -> None:
-        """Take in what became of a step, which has taken so many seconds of drafting and of everything else."""
-        free = [work.running for work in batch if work.running.request.speculation.adaptive]
+        """Note what became of a step, which has taken so many seconds of drafting and of everything else."""
+        requests = [work.running.request for work in batch]
+        free = [request.statistics for request in requests if request.speculation.adaptive]
         if not free:
             return
-        whole, steady, teaches = draft + rest, all(work.chunk == 1 for work in batch), self.teaches
-        self.decider.exploration.grow(whole * len(free) / len(batch), self.decider.recent)
-        rows = sum(1 + len(work.tree) for work in batch)
-        if steady and teaches:
-            own = self.own_seconds(len(batch), rows, draft)
-            self.costs.saw_step(rows, len(batch), mean_context(batch), sampling(batch), rest + own)
-        if self.experiment is not None:
-            accepted = [len(seat.work.path) for seat in self.seats]
-            self.decider.exploration.book(self.experiment.lost(accepted, self.values.rate, self.surplus))
-        plain = self.values.prices.step(0) / self.values.requests if self.values else 0.0
-        row_price = self.prices.row_tokens(rows - len(batch)) if steady and self.prices else 0.0
-        for seat in self.seats:
-            if not seat.known.fixed:
-                self.learn_of(seat, row_price, teaches)
-                self.count(seat, plain * len(seat.work.event.tokens) if steady else 0.0)
-        if not steady:  # prompts are read alike with and without drafts
-            for running in free:
-                self.note_plain(running.request.statistics, whole / len(batch))
+        seats = [seat for seat in self.seats if not seat.known.fixed]
+        self.lessons.append(self.lesson(seats, batch, free, draft, rest))
+        if any(seat.work.watched or seat.work.tree.laws is not None for seat in seats):
+            self.take_in()
+        for seat in seats:
+            seat.known.steps += 1
+            if seat.work.watched:
+                seat.known.saw_sureness(sureness(seat.work.logits[LOGITS_ROOT]))
+            seat.work.let_go()
 
-    def own_seconds(self, requests: int, rows: int, draft: float) -> float:
-        """What drafting takes in such a step beside the drafters' calls and decisions, `draft` seconds with them."""
+    def lesson(
+        self,
+        seats: Sequence[Seat],
+        batch: list[Work],
+        free: list[SpeculationStatistics],
+        draft: float,
+        rest: float,
+    ) -> Lesson:
+        for seat in seats:
+            seat.step = seat.known.steps
+        teaches = self.teaches
+        return Lesson(
+            seats=seats,
+            free=free,
+            requests=len(batch),
+            rows=sum(1 + len(work.tree) for work in batch),
+            context=mean_context(batch) if teaches else 0.0,
+            sampled=sampling(batch) if teaches else False,
+            draft=draft,
+            rest=rest,
+            own=self.beside_calls(draft),
+            steady=all(work.chunk == 1 for work in batch),
+            teaches=teaches,
+            calls=self.calls + self.instant.calls,
+            surplus=self.surplus,
+            values=self.values,
+            prices=self.prices,
+            experiment=self.experiment,
+            accepted=[len(seat.work.path) for seat in self.seats] if self.experiment else [],
+        )
+
+    def take_in(self) -> None:
+        """Learn all lessons noted."""
+        lessons, self.lessons = self.lessons, []
+        for lesson in lessons:
+            self.learn_of_step(lesson)
+            row, token = lesson.row_price, lesson.plain_token
+            for seat in lesson.seats:
+                seat.learn(row, teaches=lesson.teaches)
+                self.count(seat, token * len(seat.work.event.tokens))
+
+    def learn_of_step(self, lesson: Lesson) -> None:
+        """What a step has taken and its experiment has cost."""
+        whole, share = lesson.draft + lesson.rest, len(lesson.free) / lesson.requests
+        self.decider.exploration.grow(whole * share, self.decider.recent)
+        for call in lesson.calls:
+            self.saw_call(call, lesson.prices.token, teaches=lesson.teaches)
+        if lesson.steady and lesson.teaches:
+            own = self.own_seconds(lesson.requests, lesson.rows, lesson.own)
+            self.costs.saw_step(lesson.rows, lesson.requests, lesson.context, lesson.sampled, lesson.rest + own)
+        if lesson.experiment is not None:
+            lost = lesson.experiment.lost(lesson.accepted, lesson.values.rate, lesson.surplus)
+            self.decider.exploration.book(lost)
+        if not lesson.steady:  # prompts are read alike with and without drafts
+            for statistics in lesson.free:
+                self.note_plain(statistics, whole / lesson.requests)
+
+    def beside_calls(self, draft: float) -> float | None:
+        """Seconds of `draft` that no drafter's call took; none where the step was decided about."""
+        return max(0.0, draft - self.called - self.instant.seconds) if self.held_steps else None
+
+    def own_seconds(self, requests: int, rows: int, seconds: float | None) -> float:
+        """What drafting takes in such a step beside the drafters' calls and decisions, seen to take so many `seconds`
+        where it was not decided about."""
         own, drafted = self.costs.own, rows > requests
-        if self.held_steps:
-            own.saw(requests, drafted, max(0.0, draft - self.called - self.instant.seconds))
+        if seconds is not None:
+            own.saw(requests, drafted, seconds)
         return own.of(requests, drafted)
 
     @property
     def teaches(self) -> bool:
         """Whether costs and stated chances are learned from this step: every other one will do."""
         return self.held_steps % 2 == 0
-
-    @staticmethod
-    def learn_of(seat: Seat, row_price: float, teaches: bool) -> None:
-        """What one request's draft has brought; what drafters say of themselves is checked where a step `teaches`."""
-        known = seat.known
-        if seat.place != PLAIN:
-            if teaches:
-                known.check(seat.place, seat.work.tree, seat.work.path)
-            if not known.ways[seat.place].instant:
-                seat.learn()
-            forgone = known.forgone(seat.place)
-            known.charge(seat.place, row_price * len(seat.work.tree) - len(seat.work.path) + forgone)
-        if seat.work.watched:
-            known.saw_sureness(sureness(seat.work.logits[LOGITS_ROOT]))
-        known.steps += 1
 
     def count(self, seat: Seat, plain_seconds: float) -> None:
         """Count the choice, and what plain decoding would have taken for the same tokens."""

@@ -243,15 +243,17 @@ class RequestPolicy:
         if drafted.chances is not None:
             self.chances[self.ways[place].kind].learn(drafted.guesses, set(path))
 
-    def learn(self, place: int, drafted: DraftTree, path: Sequence[int], depth: int, further: float = 0.0) -> None:
-        """Way `place`, asked for a draft of at most `depth`, brought `drafted`, of which a path as long as `path` was
-        accepted.
+    def learn(
+        self, place: int, drafted: DraftTree, path: Sequence[int], depth: int, step: int, further: float = 0.0
+    ) -> None:
+        """Way `place`, asked for a draft of at most `depth` in step `step`, brought `drafted`, of which a path as long
+        as `path` was accepted.
 
         Args:
             further: How likely one of the nodes that were left out would have been accepted next.
         """
         way = self.ways[place]
-        self.depths[way.kind].learn(min(depth, way.depth), len(path), self.steps, further)
+        self.depths[way.kind].learn(min(depth, way.depth), len(path), step, further)
         self.rows[place] = followed(self.rows.get(place), len(drafted), ROWS_FOLLOW)
         if self.crowd:
             shape = self.shape(way)

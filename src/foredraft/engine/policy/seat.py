@@ -64,6 +64,7 @@ class Seat:
         depth: Longest path it may be drafted.
         offers: Instant drafts, by way.
         place: The way chosen for it; `PLAIN` for none.
+        step: The request's step.
     """
 
     work: Work
@@ -71,6 +72,7 @@ class Seat:
     depth: int
     offers: dict[int, Offer] = field(default_factory=dict)
     place: int = PLAIN
+    step: int = 0
 
     @property
     def id(self) -> int:
@@ -135,7 +137,19 @@ class Seat:
         instant = self.best_instant(values)
         return instant if values.beside_call(instant) > values.beside_call(base) else base
 
-    def learn(self) -> None:
+    def learn(self, row_price: float, *, teaches: bool) -> None:
+        """Note what the draft has brought, each row of it at the cost of so many tokens; what its drafter said of it is
+        checked where the step `teaches`."""
+        if self.place == PLAIN:
+            return
+        known, tree, path = self.known, self.work.tree, self.work.path
+        if teaches:
+            known.check(self.place, tree, path)
+        if not known.ways[self.place].instant:
+            self.learn_of_draft()
+        known.charge(self.place, row_price * len(tree) - len(path) + known.forgone(self.place))
+
+    def learn_of_draft(self) -> None:
         """Note what became of the draft by the way chosen, one that is not instant.
 
         Beside others it was cut to what paid then, and the next one will be: only what was verified counts. Alone, what
@@ -144,7 +158,7 @@ class Seat:
         tree, path, further, offer = self.work.tree, self.work.path, 0.0, self.offers.get(self.place)
         if offer and self.known.crowd == 0:
             tree, further = offer.tree, offer.further(path)
-        self.known.learn(self.place, tree, path, self.depth, further)
+        self.known.learn(self.place, tree, path, self.depth, self.step, further)
 
     def judge(self, values: Values) -> None:
         """Note what each instant draft is worth beyond those before it: two that find the same are not both worth

@@ -1,0 +1,74 @@
+"""What a step has taught, kept until somebody decides: what was read lately is read fastest, so that taking in several
+lessons at once takes hardly longer than one."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from foredraft.core.outcome import SpeculationStatistics
+from foredraft.engine.policy.allocation import Values
+from foredraft.engine.policy.decision import Experiment, StepPrices
+from foredraft.engine.policy.request_policy import RequestPolicy
+from foredraft.engine.policy.seat import Seat
+
+
+class Call(NamedTuple):
+    """A drafter's call that was not the first for any of its requests.
+
+    Attributes:
+        label: The way to draft.
+        orders: Whom it drafted for, each with the place of that way.
+        seconds: What it took.
+    """
+
+    label: str
+    orders: Sequence[tuple[RequestPolicy, int]]
+    seconds: float
+
+
+@dataclass(slots=True)
+class Lesson:
+    """One step.
+
+    Attributes:
+        seats: Its deciding requests that leave a choice.
+        free: Statistics of all requests in it that leave one, those whose prompts are still read among them.
+        requests, rows: Its size.
+        context, sampled: Committed positions a request, and whether some of them sample.
+        draft, rest: Seconds of drafting and of everything else.
+        own: Those of `draft` that the policy itself took; none for a step that was decided about.
+        steady: Whether no prompt was read.
+        teaches: Whether costs and stated chances are learned from it.
+        calls: Of drafters.
+        surplus: Seconds that first drafts took beyond what was expected.
+        values, prices: By which plans were compared and what the step cost; none where nobody left a choice.
+        experiment, accepted: What was tried, and tokens that each deciding request accepted then.
+    """
+
+    seats: Sequence[Seat]
+    free: Sequence[SpeculationStatistics]
+    requests: int
+    rows: int
+    context: float
+    sampled: bool
+    draft: float
+    rest: float
+    own: float | None
+    steady: bool
+    teaches: bool
+    calls: Sequence[Call]
+    surplus: float
+    values: Values | None
+    prices: StepPrices | None
+    experiment: Experiment | None
+    accepted: Sequence[int]
+
+    @property
+    def row_price(self) -> float:
+        """Tokens that each draft node cost."""
+        return self.prices.row_tokens(self.rows - self.requests) if self.steady and self.prices else 0.0
+
+    @property
+    def plain_token(self) -> float:
+        """Seconds that each token would have taken where nobody drafts; prompts are read alike with and without."""
+        return self.values.prices.step(0) / self.values.requests if self.steady and self.values else 0.0
