@@ -10,7 +10,7 @@ from torch import Tensor
 from foredraft.core.step_plan import Segment, Slots, StepPlan
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)  # not frozen: one is made for every request of a step
 class Rows:
     """One request's share of a packed forward.
 

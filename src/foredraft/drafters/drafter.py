@@ -59,7 +59,7 @@ class DrafterNeeds:
     drafts: bool = True
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)  # not frozen: one is made for every request and draft
 class DraftTask:
     """One request's order for a draft.
 

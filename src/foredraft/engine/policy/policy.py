@@ -121,10 +121,10 @@ class Policy:
             self.place(self.proposed(self.seats), pool)
         else:
             crowd = crowd_class(len(batch))
-            if any(seat.known.crowd != crowd for seat in self.seats):
-                self.take_in()  # they were served beside others
             for seat in self.seats:
-                seat.known.move(seat.known.level, crowd)
+                if seat.known.crowd != crowd:
+                    self.take_in()  # it was served beside others
+                    seat.known.move(seat.known.level, crowd)
                 seat.work.watched = seat.known.watches
             self.choose(batch, pool)
 
@@ -211,11 +211,9 @@ class Policy:
         it: so who has an instant draft goes without the call where most others do, and with it where they do not."""
         if not any(seat.offers for seat in self.seats):
             return [seat.known.base for seat in self.seats]
-        apart = [seat.best(self.values) for seat in self.seats]
+        apart, called, instant = map(list, zip(*[seat.best(self.values) for seat in self.seats], strict=True))
         if len(apart) == 1 or len({plan.label is None for plan in apart}) == 1:
             return apart
-        called = [seat.best_called(self.values) for seat in self.seats]
-        instant = [seat.best_instant(self.values) for seat in self.seats]
         return soundest([apart, called, instant], prices)
 
     def place(self, drafts: Sequence[tuple[Seat, DraftTree]], pool: SlotPool) -> None:
@@ -294,13 +292,20 @@ class Policy:
             return
         seats = [seat for seat in self.seats if not seat.known.fixed]
         self.lessons.append(self.lesson(seats, batch, free, draft, rest))
-        if any(seat.work.watched or seat.work.tree.laws is not None for seat in seats):
-            self.take_in()
+        if any(seat.work.tree.laws is not None for seat in seats):
+            self.take_in()  # laws are large
         for seat in seats:
             seat.known.steps += 1
             if seat.work.watched:
-                seat.known.saw_sureness(sureness(seat.work.logits[LOGITS_ROOT]))
+                self.look(seat)
             seat.work.let_go()
+
+    def look(self, seat: Seat) -> None:
+        """Note how sure the target was of what it has chosen."""
+        share, known = sureness(seat.work.logits[LOGITS_ROOT]), seat.known
+        if known.level_after(share) != known.level:
+            self.take_in()  # what was noted so far belongs to the level it has left
+        known.saw_sureness(share)
 
     def lesson(
         self,

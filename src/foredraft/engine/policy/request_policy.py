@@ -175,8 +175,14 @@ class RequestPolicy:
 
     def saw_sureness(self, share: float) -> None:
         """The target gave its likeliest next token so large a share."""
-        self.sure = share if self.sure is None else self.sure + SURE_FOLLOW * (share - self.sure)
-        self.move(sum(self.sure > edge for edge in SURE_EDGES), self.crowd)
+        level = self.level_after(share)
+        self.sure = followed(self.sure, share, SURE_FOLLOW)
+        self.move(level, self.crowd)
+
+    def level_after(self, share: float) -> int:
+        """The class of `sure` after another such share."""
+        sure = followed(self.sure, share, SURE_FOLLOW)
+        return sum(sure > edge for edge in SURE_EDGES)
 
     def move(self, level: int, crowd: int) -> None:
         """The text, or how many requests are served, is of this class now."""

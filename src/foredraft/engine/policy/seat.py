@@ -114,28 +114,21 @@ class Seat:
         """Accepted tokens of a draft by the way chosen."""
         return self.known.plan(self.place, min(self.depth, self.known.ways[self.place].depth)).gain
 
-    def best(self, values: Values) -> Plan:
-        """The plan decided, or an instant draft worth more."""
-        best, top = self.known.base, values.of(self.known.base)
+    def best(self, values: Values) -> tuple[Plan, Plan, Plan]:
+        """The plan decided, or an instant draft worth more; the same where its call is made anyhow; and the instant
+        draft that is worth most, or nothing, where there is a choice."""
+        base = self.known.base
+        if base.fixed:
+            return base, base, base
+        instant, most = NOTHING, values.of(NOTHING)
         for place, offer in self.offers.items():
             plan = offer.plan(place)
             worth = values.of(plan)
-            if worth > top:
-                best, top = plan, worth
-        return best
-
-    def best_instant(self, values: Values) -> Plan:
-        """The instant draft that is worth most, if any is worth something: a plan that asks nobody, where there is a
-        choice."""
-        if self.known.base.fixed:
-            return self.known.base
-        return max([NOTHING, *(offer.plan(place) for place, offer in self.offers.items())], key=values.of)
-
-    def best_called(self, values: Values) -> Plan:
-        """The plan decided, or an instant draft worth more beside a call that is made anyhow."""
-        base = self.known.base
-        instant = self.best_instant(values)
-        return instant if values.beside_call(instant) > values.beside_call(base) else base
+            if worth > most:
+                instant, most = plan, worth
+        apart = instant if instant is not NOTHING and most > values.of(base) else base
+        called = instant if values.beside_call(instant) > values.beside_call(base) else base
+        return apart, called, instant
 
     def learn(self, row_price: float, *, teaches: bool) -> None:
         """Note what the draft has brought, each row of it at the cost of so many tokens; what its drafter said of it is
