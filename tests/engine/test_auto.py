@@ -166,6 +166,15 @@ def test_statistics_say_what_was_chosen_and_what_it_gained(steady: Engine):
     assert report["speed_up"] > 0 and 0 <= report["exploration_share"] < 1 and report["experiments"] > 0
 
 
+def test_what_steps_teach_waits_for_a_decision_and_holds_nothing_large(steady: Engine):
+    most, kept = 0, []
+    for _ in steady.stream(PROMPTS, GREEDY, AUTO):
+        lessons = steady.policy.lessons
+        most, kept = max(most, len(lessons)), [seat.work for lesson in lessons for seat in lesson.seats]
+        assert all(work.logits is None and not work.states and work.successors is None for work in kept)
+    assert most > 1 and not steady.policy.lessons  # who ends knows all that it has done
+
+
 def test_a_plain_request_estimates_nothing(engine: Engine):
     [output] = engine.generate(PROMPTS[0], GREEDY, OFF)
     assert output.statistics.choices == {} and output.statistics.speed_up is None
