@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from statistics import median
 
+from cell_verdict import cell_verdict
 from forward_contestants import INT8, NATIVE, OPENVINO
 from forward_shapes import INT8_BYTES, Shape
 from forward_turns import Turn, Writing
@@ -17,7 +18,6 @@ SHARE_SHAPES = ("110m", "350m")
 MANY_ROWS, MANY_TO_ONE = 32, 1.25
 PLAIN_TO_PEER = 1.1
 PLAIN_SHAPES = ("31m", "110m")
-SHOWN = 3  # worst cells that are named; where more fail, all of those
 
 
 def findings(turns: Sequence[Turn], writings: Sequence[Writing], shapes: Mapping[str, Shape]) -> dict:
@@ -159,14 +159,4 @@ def row_of(record: Mapping, value: float) -> dict:
 
 def verdict(rows: list[dict], limit: float, *, at_least: bool = False) -> dict | None:
     """In how many cells the value keeps to `limit`, the worst first; none where there is none."""
-    if not rows:
-        return None
-    rows = sorted(rows, key=lambda row: row["value"], reverse=not at_least)
-    failed = sum(row["value"] < limit if at_least else row["value"] > limit for row in rows)
-    return {
-        "limit": limit,
-        "cells": len(rows),
-        "hold": len(rows) - failed,
-        "holds": not failed,
-        "worst": rows[: max(SHOWN, failed)],
-    }
+    return cell_verdict(rows, "value", limit, at_least=at_least) if rows else None

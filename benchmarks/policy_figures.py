@@ -6,6 +6,7 @@ from dataclasses import asdict
 from math import exp, log
 from statistics import fmean
 
+from cell_verdict import cell_verdict
 from policy_contestants import AGAIN, AUTO, Cell, Sample, Turn
 
 from foredraft.evaluation.figures import Spread, spread
@@ -14,7 +15,6 @@ from foredraft.evaluation.turns import PLAIN
 
 NEAR_BEST = 0.95  # of the best fixed setting, in every cell
 ABOVE_PLAIN = 0.97  # of plain decoding, in every cell
-SHOWN = 3  # worst cells that are named; where more fail, all of those
 
 
 def findings(turns: Sequence[Turn]) -> dict:
@@ -123,15 +123,7 @@ def over_cells(
     for cell, samples in by_cell(turns).items():
         reference = reference_of(samples)
         rows.append({"cell": str(cell), "against": reference} | asdict(ratio(samples, AUTO, reference)))
-    rows.sort(key=lambda row: row["median"])
-    failed = sum(row["median"] < limit for row in rows)
-    return {
-        "limit": limit,
-        "cells": len(rows),
-        "hold": len(rows) - failed,
-        "holds": not failed,
-        "worst": rows[: max(SHOWN, failed)],
-    }
+    return cell_verdict(rows, "median", limit, at_least=True)
 
 
 def over_mix(turns: Sequence[Turn]) -> dict:

@@ -104,11 +104,16 @@ class ReplayedTime:
         """A drafter has drafted so deep, and read so many positions for those of `tasks` that were new to it."""
         label, size = option_label(tasks[0].speculation), (len(tasks), depth)
         if self.now is not None:
-            self.now += (self.calls.of(label, size) or 0.0) + unread * self.readings.get(label, 0.0)
+            self.now += self.call_seconds(label, size) + unread * self.readings.get(label, 0.0)
         elif unread:
             self.firsts.append((seconds, unread, label, size))
         else:
             self.calls.saw(label, size, seconds)
+
+    def call_seconds(self, label: str, size: Size) -> float:
+        """A call of a way that was never seen is taken to cost a plain step, as the policy takes it."""
+        seconds = self.calls.of(label, size)
+        return self.table.forward_seconds(size[0], size[0], 0) if seconds is None else seconds
 
     def watched(self, seconds: float) -> None:
         """A call and the watching of it have taken so long: neither is part of the step or of a choice."""

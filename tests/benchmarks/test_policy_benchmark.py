@@ -307,6 +307,7 @@ def test_everybody_has_an_engine_and_those_without_are_left_out(model):
         ("--rounds 0", "--rounds is 0"),
         ("--practice -1", "--practice is -1"),
         ("--prompts 0", "--prompts is 0"),
+        ("--waves 0", "--waves is 0"),
         ("--max-new-tokens 250", "--max-new-tokens is 250 and --longest-prompt 256; .* fit a context of 256"),
         ("--threads none", "threads"),
         ("--no-such-option 1", "no-such-option"),

@@ -178,11 +178,8 @@ class Values:
         self.row_price = 0.0 if self.alone else row_price(chosen, rate, prices)
         self.calls = Counter(plan.label for plan in chosen)
         self.shares: dict[tuple[str, int], float] = {}
-        self.nothing = -self.own_cost(NOTHING)
 
     def of(self, plan: Plan) -> float:
-        if plan is NOTHING:
-            return self.nothing
         return plan.gain - self.cost(plan) - (MARGIN if plan.rows else 0.0)
 
     def cost(self, plan: Plan) -> float:

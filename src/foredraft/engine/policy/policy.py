@@ -113,7 +113,10 @@ class Policy:
     def draft(self, batch: list[Work], pool: SlotPool) -> None:
         """Give every deciding request its draft for this step, with cache slots for the nodes."""
         deciding = [work for work in batch if work.decides]
-        self.seats = [Seat(work, self.requests[work.running.request.id], depth_of(work)) for work in deciding]
+        known = [self.requests[work.running.request.id] for work in deciding]
+        self.seats = [
+            Seat(work, its, depth_of(work), step=its.steps) for work, its in zip(deciding, known, strict=True)
+        ]
         if all(seat.known.fixed for seat in self.seats):
             self.experiment, self.values, self.held, self.prices = None, None, set(), None
             for seat in self.seats:
@@ -315,8 +318,6 @@ class Policy:
         draft: float,
         rest: float,
     ) -> Lesson:
-        for seat in seats:
-            seat.step = seat.known.steps
         teaches = self.teaches
         return Lesson(
             seats=seats,
