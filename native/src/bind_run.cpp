@@ -4,6 +4,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <utility>
@@ -22,6 +23,8 @@ namespace foredraft {
 namespace {
 
 using Tensors = std::vector<Tensor>;
+using Numbers = std::vector<std::int64_t>;
+using Mask = std::vector<std::uint8_t>;
 
 void make_cache(PyCache *self, const Tensors &keys, const Tensors &values) {
     require(keys.size() == values.size(), "a cache needs as many keys as values");
@@ -53,23 +56,55 @@ const std::int64_t *slots_of(nb::handle slots, std::int64_t first, std::int64_t 
     return indices(alive.back(), std::size_t(context + more), "slots");
 }
 
-const std::uint8_t *ancestors_of(nb::handle ancestors, int rows, Tensors &alive) {
+// What the segments of an order read while it runs.
+struct Alive {
+    Tensors tensors;
+    std::vector<Mask> masks;
+
+    explicit Alive(std::size_t segments) {
+        tensors.reserve(2 * segments);
+        masks.reserve(segments);
+    }
+};
+
+// Which of a segment's rows each one sees: a pending row those before it, and a node behind them what its parent sees,
+// which is the last pending row where it is -1.
+Mask mask_of(const std::vector<int> &parents, int rows) {
+    const int pending = rows - int(parents.size());
+    require(pending > 0, "a segment has a row that is no node");
+    Mask mask(std::size_t(rows) * rows);
+    for (int row = 0; row < rows; row++) {
+        std::uint8_t *own = mask.data() + std::size_t(row) * rows;
+        const int node = row - pending, parent = node < 0 ? node : parents[node];
+        require(parent < std::max(node, 0) && (node < 0 || parent >= -1), "a node comes behind its parent");
+        const int above = node < 0 ? row - 1 : pending + parent;
+        if (above >= 0) std::copy_n(mask.data() + std::size_t(above) * rows, rows, own);
+        own[row] = 1;
+    }
+    return mask;
+}
+
+const std::uint8_t *ancestors_of(nb::handle ancestors, int rows, Alive &alive) {
     if (ancestors.is_none()) return nullptr;
-    alive.push_back(nb::cast<Tensor>(ancestors));
-    const Tensor &mask = alive.back();
+    if (nb::isinstance<nb::list>(ancestors)) {
+        alive.masks.push_back(mask_of(nb::cast<std::vector<int>>(ancestors), rows));
+        return alive.masks.back().data();
+    }
+    alive.tensors.push_back(nb::cast<Tensor>(ancestors));
+    const Tensor &mask = alive.tensors.back();
     require(mask.dtype() == nb::dtype<bool>() && mask.contiguous(), "ancestors must be bool, contiguous");
     require_rows(mask, std::size_t(rows), std::size_t(rows), "ancestors");
     return reinterpret_cast<const std::uint8_t *>(mask.data());
 }
 
-// (start, rows, context, first slot or -1, slots or None, ancestors or None)
-Segment segment_of(nb::handle entry, Tensors &alive) {
+// (start, rows, context, first slot or -1, slots or None, ancestors or the parents of its last rows or None)
+Segment segment_of(nb::handle entry, Alive &alive) {
     const nb::tuple parts = nb::cast<nb::tuple>(entry);
     require(parts.size() == 6, "a segment is start, rows, context, first slot, slots and ancestors");
     const int start = nb::cast<int>(parts[0]), rows = nb::cast<int>(parts[1]);
     const std::int64_t context = nb::cast<std::int64_t>(parts[2]), first = nb::cast<std::int64_t>(parts[3]);
     require(rows > 0, "a segment has rows");
-    const std::int64_t *slots = slots_of(parts[4], first, context, rows, alive);
+    const std::int64_t *slots = slots_of(parts[4], first, context, rows, alive.tensors);
     return {start, rows, context, first, slots, ancestors_of(parts[5], rows, alive)};
 }
 
@@ -104,13 +139,13 @@ void *wanted_in(const std::optional<Tensor> &out, const Program &program, const 
 // What (divisors or None, keys or None) asks for, and the tokens that came of it.
 struct AskedTokens {
     std::vector<float> divisors;
-    std::vector<std::int64_t> keys, tokens;
+    Numbers keys, tokens;
 
     AskedTokens(nb::handle asked, const Order &order) : tokens(order.wanted) {
         const nb::tuple parts = nb::cast<nb::tuple>(asked);
         require(parts.size() == 2, "a choice is divisors and keys");
         if (!parts[0].is_none()) divisors = nb::cast<std::vector<float>>(parts[0]);
-        if (!parts[1].is_none()) keys = nb::cast<std::vector<std::int64_t>>(parts[1]);
+        if (!parts[1].is_none()) keys = nb::cast<Numbers>(parts[1]);
         require(divisors.empty() || divisors.size() == tokens.size(), "every wanted row needs a divisor");
         require(keys.empty() || keys.size() == tokens.size(), "every wanted row needs a key");
         require(divisors.empty() || !keys.empty(), "divisors are for rows with keys");
@@ -123,24 +158,23 @@ struct AskedTokens {
 };
 
 // The tokens of the wanted rows where a `choice` is asked for; then logits leave only where there is a tensor for them.
-std::optional<std::vector<std::int64_t>> run(PyProgram &self, const PyCache *cache, const Tensor &tokens,
-                                             const Tensor &positions, const Tensor &write, const nb::list &segments,
-                                             const Tensor &logit_rows, const std::vector<int> &features,
-                                             const Tensors &feature_outs, const std::optional<Tensor> &logits,
-                                             const Tensors &inputs, const std::optional<Tensor> &output,
-                                             const std::vector<int> &skip, nb::handle choice) {
+std::optional<Numbers> run(PyProgram &self, const PyCache *cache, const Numbers &tokens, const Numbers &positions,
+                           const Numbers &write, const nb::list &segments, const Numbers &logit_rows,
+                           const std::vector<int> &features, const Tensors &feature_outs,
+                           const std::optional<Tensor> &logits, const Tensors &inputs,
+                           const std::optional<Tensor> &output, const std::vector<int> &skip, nb::handle choice) {
     Program &program = *self.program;
     Order order{};
-    Tensors alive;
-    const std::size_t rows = tokens.size();
+    Alive alive(segments.size());
+    require(positions.size() == tokens.size() && write.size() == tokens.size(),
+            "there must be a position and a slot for each token");
     order.cache = cache_of(cache);
-    order.rows = int(rows);
-    order.tokens = indices(tokens, rows, "tokens");
-    order.positions = indices(positions, rows, "positions");
-    order.write = indices(write, rows, "write");
+    order.rows = int(tokens.size());
+    order.tokens = tokens.data();
+    order.positions = positions.data();
+    order.write = write.data();
     order.wanted = int(logit_rows.size());
-    order.wanted_rows = indices(logit_rows, 0, "logit_rows");
-    alive.reserve(2 * segments.size());
+    order.wanted_rows = logit_rows.data();
     for (nb::handle entry : segments) order.segments.push_back(segment_of(entry, alive));
     order.skipped = skip;
     const Demands demands = program.demands(skip);
@@ -176,10 +210,10 @@ Draft draft_of(nb::handle entry, Tensors &alive) {
     draft.most = nb::cast<int>(parts[2]);
     draft.context = nb::cast<std::int64_t>(parts[3]);
     draft.first = nb::cast<std::int64_t>(parts[4]);
-    draft.pending = nb::cast<std::vector<std::int64_t>>(parts[6]);
-    draft.room = nb::cast<std::vector<std::int64_t>>(parts[7]);
+    draft.pending = nb::cast<Numbers>(parts[6]);
+    draft.room = nb::cast<Numbers>(parts[7]);
     draft.divisor = nb::cast<float>(parts[8]);
-    draft.keys = nb::cast<std::vector<std::int64_t>>(parts[9]);
+    draft.keys = nb::cast<Numbers>(parts[9]);
     draft.least = nb::cast<double>(parts[10]);
     draft.candour = nb::cast<double>(parts[11]);
     draft.row = nb::cast<double>(parts[12]);
@@ -202,7 +236,7 @@ const void *features_of(const std::optional<Tensor> &features, const Program &pr
 
 // (tokens, parents among them or -1, log-chances, places of their slots in the room or -1) of the nodes kept
 nb::tuple told(const Draft &draft) {
-    std::vector<std::int64_t> tokens;
+    Numbers tokens;
     std::vector<int> parents, places, now(draft.nodes.size());
     std::vector<double> gains;
     for (int node : draft.kept()) {

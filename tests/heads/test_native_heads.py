@@ -79,7 +79,7 @@ def test_a_dflash_head_is_its_torch_head(options, dtype, kernels, scattered):
     trio.check_layers([slot for own in texts.slots for slot in own])
     for counts in ([block, 0], [block, block]):
         plan = texts.plan(counts, logits=[0, 0], keep=False)
-        plan.logit_rows = torch.tensor([row for row in range(sum(counts)) if row % block])
+        plan.wanted = [row for row in range(sum(counts)) if row % block]
         for segment in plan.segments if not trio.heads[0].config.causal else ():
             segment.ancestors = torch.ones(block, block, dtype=torch.bool)
         [logits] = trio.check(lambda one, layers, kind, plan=plan: [one.guess(plan, layers)])

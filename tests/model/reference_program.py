@@ -254,6 +254,8 @@ class ReferenceProgram:
         scores = softcap * torch.tanh(scores / softcap) if softcap else scores
         here = run.positions[start : start + rows]
         seen = torch.ones(rows, reach, dtype=torch.bool)
+        if isinstance(ancestors, list):
+            ancestors = above(ancestors, rows)
         seen[:, context:] = seen[:, context:].tril() if ancestors is None else ancestors
         if window:
             there = torch.cat([torch.arange(context) + here[0] - context, here])
@@ -301,11 +303,11 @@ class ReferenceProgram:
     def run(
         self,
         cache: ReferenceCache | None,
-        tokens: Tensor,
-        positions: Tensor,
-        write: Tensor,
+        tokens: list[int],
+        positions: list[int],
+        write: list[int],
         segments: list[tuple],
-        logit_rows: Tensor,
+        logit_rows: list[int],
         features: list[int],
         feature_outs: list[Tensor],
         logits: Tensor | None,
@@ -318,14 +320,14 @@ class ReferenceProgram:
         if choice and logits is None:
             logits = torch.empty(len(logit_rows), self.columns, dtype=self.dtype)
         assert len(positions) == len(write) == count
-        assert all(t.dtype == torch.int64 and t.is_contiguous() for t in (tokens, positions, write, logit_rows))
+        assert all(type(number) is int for numbers in (tokens, positions, write, logit_rows) for number in numbers)
         run = Run(
             cache=cache,
-            tokens=tokens,
-            positions=positions,
-            write=write,
+            tokens=torch.tensor(tokens),
+            positions=torch.tensor(positions),
+            write=torch.tensor(write),
             segments=segments,
-            logit_rows=logit_rows,
+            logit_rows=torch.tensor(logit_rows, dtype=torch.int64),
             features=dict(zip(features, feature_outs, strict=True)),
             logits=logits,
             inputs=inputs,
@@ -335,12 +337,25 @@ class ReferenceProgram:
                 i: torch.full((count, width), float("nan"), dtype=self.dtype) for i, width in enumerate(self.widths)
             },
         )
-        assert not len(logit_rows) or 0 <= int(logit_rows.min()) <= int(logit_rows.max()) < count
+        assert all(0 <= row < count for row in logit_rows)
         left_out = set(skip)
         for number, work in self.ops:
             if number not in left_out:
                 work(run)
         return choose(logits, *choice) if choice else None
+
+
+def above(parents: list[int], rows: int) -> Tensor:
+    """What the rows of a tree see of each other, its last ones being nodes with `parents`, [rows, rows] bool."""
+    pending = rows - len(parents)
+    seen = torch.ones(rows, rows, dtype=torch.bool).tril()
+    for row in range(pending, rows):
+        node, path = row - pending, {row}
+        while node >= 0:
+            path.add(pending + node)
+            node = parents[node]
+        seen[row, pending:] = torch.tensor([other in path for other in range(pending, rows)])
+    return seen
 
 
 def choose(logits: Tensor, divisors: list[float] | None, keys: list[int] | None) -> list[int]:

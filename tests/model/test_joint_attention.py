@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_plans import row_sets
 
-from foredraft.core.plan_builder import Rows, build_plan, indices
+from foredraft.core.plan_builder import Rows, build_plan
+from foredraft.core.slots import indices
 from foredraft.model import attention, joint_attention
 from foredraft.model.attention import Attending, attend_packed
 from foredraft.model.slot_pool import LayerGroup, LayerShape

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from foredraft.core.errors import SlotsError
-from foredraft.core.plan_builder import compact, indices
+from foredraft.core.slots import compact, indices
 from foredraft.model import slot_pool
 from foredraft.model.slot_pool import LayerGroup, LayerShape, SlotPool, SlotTable
 

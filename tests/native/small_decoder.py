@@ -111,12 +111,12 @@ class SmallDecoder:
 
     def run(self, given: Given, skip: tuple[int, ...] = ()) -> tuple[Tensor, list[Tensor]]:
         """Logits of the wanted rows, all of them by default, and the features."""
-        wanted = torch.tensor(range(len(given.tokens)) if given.wanted is None else given.wanted, dtype=torch.int64)
+        wanted = list(range(len(given.tokens))) if given.wanted is None else given.wanted
         logits = torch.full((len(wanted), VOCABULARY), float("nan"), dtype=self.dtype)
         states = [
             torch.full((len(given.tokens), self.sizes.hidden), float("nan")).to(self.dtype) for _ in given.features
         ]
-        numbers = (torch.tensor(part) for part in (given.tokens, given.positions, given.write))
+        numbers = (given.tokens, given.positions, given.write)
         self.program.run(
             self.cache, *numbers, given.segments, wanted, given.features, states, logits, [], None, list(skip)
         )

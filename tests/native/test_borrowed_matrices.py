@@ -15,8 +15,8 @@ def product_by(program, matrix: int, x: Tensor, outputs: int) -> Tensor:
     program.input(entered, 0)
     program.select_rows(wanted, entered)
     program.logits(wanted, matrix)
-    nothing = torch.zeros(rows, dtype=torch.int64)
-    program.run(None, nothing, nothing, nothing, [], torch.arange(rows), [], [], logits, [x], None, [])
+    nothing = [0] * rows
+    program.run(None, nothing, nothing, nothing, [], list(range(rows)), [], [], logits, [x], None, [])
     return logits
 
 

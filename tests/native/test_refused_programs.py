@@ -85,6 +85,11 @@ def test_bf16_needs_pairs_of_inputs():
         Given([1, 2], [0, 1], [0, 1], [(0, 1, 0, 0, None, None)]),
         Given([1, 2], [0, 1], [0, 1], [(1, 1, 0, 0, None, None), (0, 1, 0, 0, None, None)]),
         Given([1, 2], [0, 1], [0, 1], [(0, 2, 0, 0, None, torch.ones(1, 2, dtype=torch.bool))]),
+        Given([1, 2], [0, 1], [0, 1], [(0, 2, 0, 0, None, [0])]),
+        Given([1, 2], [0, 1], [0, 1], [(0, 2, 0, 0, None, [-2])]),
+        Given([1, 2], [0, 1], [0, 1], [(0, 2, 0, 0, None, [-1, 0])]),
+        Given([1, 2], [0, 1], [0], [(0, 2, 0, 0, None, None)]),
+        Given([1, 2], [0], [0, 1], [(0, 2, 0, 0, None, None)]),
         Given([1], [0], [0], [(0, 1, 0, 0, None, None)], wanted=[1]),
         Given([1], [0], [0], [(0, 1, 0, 0, None, None)], features=[9]),
     ],
@@ -103,7 +108,7 @@ def test_a_feature_is_kept_once(program):
 
 def test_what_is_read_or_written_in_two_widths_at_once(program):
     wide, narrow = (program.buffer(8), 0, 8), (program.buffer(4), 0, 4)
-    rows = torch.zeros(1, dtype=torch.int64)
+    rows = [0]
     for section, view in enumerate((wide, narrow)):
         program.section(section)
         program.input(view, 0)

@@ -62,7 +62,8 @@ def tree(parents: list[int]) -> tuple[list[int], torch.Tensor]:
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 @pytest.mark.parametrize("kernels", KERNELS)
 @pytest.mark.parametrize("window", [0, 6])
-def test_a_node_of_a_tree_is_the_same_token_of_a_plain_text(kernels, dtype, window):
+@pytest.mark.parametrize("said", ["by mask", "by parents"])
+def test_a_node_of_a_tree_is_the_same_token_of_a_plain_text(kernels, dtype, window, said):
     parents = [-1, -1, 0, 0, 1, 3, 3, 4, 6, 8]
     depths, seen = tree(parents)
     drafted = [(11 * i + 2) % VOCABULARY for i in range(len(parents) + 1)]
@@ -70,7 +71,7 @@ def test_a_node_of_a_tree_is_the_same_token_of_a_plain_text(kernels, dtype, wind
     decoder = native_decoder(kernels, dtype, Sizes(window=window))
     decoder.run(text(TOKENS[:CONTEXT]))
     keys = torch.tensor([*range(CONTEXT), *slots])
-    segment = (0, len(drafted), CONTEXT, -1, keys, seen)
+    segment = (0, len(drafted), CONTEXT, -1, keys, seen if said == "by mask" else parents)
     got, _ = decoder.run(Given(drafted, [CONTEXT + depth for depth in depths], slots, [segment]))
     for node in range(len(drafted)):
         path = [drafted[i] for i in range(len(drafted)) if seen[node, i]]

@@ -16,10 +16,9 @@ ASKED = {"likeliest": (None, None), "drawn": (None, KEYS), "divided": ([0.5, 0.7
 
 
 def chosen(decoder: SmallDecoder, given: Given, asked: tuple, logits: torch.Tensor | None) -> list[int]:
-    numbers = [torch.tensor(part) for part in (given.tokens, given.positions, given.write)]
-    wanted = torch.tensor(given.wanted, dtype=torch.int64)
+    numbers = (given.tokens, given.positions, given.write)
     return decoder.program.run(
-        decoder.cache, *numbers, given.segments, wanted, [], [], logits, [], None, [], choice=asked
+        decoder.cache, *numbers, given.segments, given.wanted, [], [], logits, [], None, [], choice=asked
     )
 
 

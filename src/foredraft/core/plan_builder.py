@@ -1,13 +1,11 @@
 """Packs requests' rows into one `StepPlan`."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
-from torch import Tensor
 
-from foredraft.core.step_plan import Segment, Slots, StepPlan
+from foredraft.core.slots import Slots, indices, integers, is_run
+from foredraft.core.step_plan import Segment, StepPlan
 
 
 @dataclass(kw_only=True, slots=True)  # not frozen: one is made for every request of a step
@@ -36,82 +34,43 @@ class Rows:
 def build_plan(requests: list[Rows], device: torch.device) -> StepPlan:
     """The packed forward of all `requests`, in order."""
     tokens: list[int] = []
-    positions: list[int] = []
+    places: list[int] = []
     slots: list[int] = []
     wanted: list[int] = []
-    spans = []
+    segments = []
     for rows in requests:
-        start, here = len(tokens), row_positions(rows)
+        segments.append(segment(rows, len(tokens), device))
         tokens += rows.tokens
-        positions += here
+        places += segments[-1].places
         slots += rows.slots
         wanted += range(len(tokens) - rows.logits, len(tokens))
-        spans.append((rows, start))
-    all_positions = integers(positions, device)  # [T]
-    return StepPlan(
-        tokens=integers(tokens, device)[None],
-        positions=all_positions[None],
-        write=compact(slots, device),
-        segments=[segment(rows, start, all_positions) for rows, start in spans],
-        logit_rows=integers(wanted, device),
-    )
+    return StepPlan(ids=tokens, places=places, slots=slots, segments=segments, wanted=wanted, device=device)
 
 
-def row_positions(rows: Rows) -> list[int]:
-    """Absolute positions: one after another for pending rows, root position plus depth for nodes."""
-    positions = list(range(rows.context, rows.context + rows.pending))
-    root = rows.pending - 1
-    for parent in rows.parents:
-        positions.append(positions[root + 1 + parent] + 1)
-    return positions
-
-
-def segment(rows: Rows, start: int, positions: Tensor) -> Segment:
-    count = len(rows.tokens)
-    chain = all(parent == node - 1 for node, parent in enumerate(rows.parents))
+def segment(rows: Rows, start: int, device: torch.device) -> Segment:
+    follows = rows.parents == list(range(-1, len(rows.parents) - 1))
     return Segment(
         start=start,
-        rows=count,
         context=rows.context,
-        keys=joined(rows, positions.device),
-        positions=positions[start : start + count],
-        ancestors=None if chain else ancestor_mask(rows).to(positions.device),
+        keys=joined(rows, device),
+        places=row_places(rows),
+        device=device,
+        parents=None if follows else rows.parents,
     )
 
 
-def ancestor_mask(rows: Rows) -> Tensor:
-    """Which rows each row sees: pending rows causally, nodes every pending row and their own ancestors, [R, R] bool."""
-    count, pending = len(rows.tokens), rows.pending
-    mask = np.zeros((count, count), dtype=bool)
-    mask[:pending, :pending] = np.tri(pending, dtype=bool) if pending > 1 else True
-    for row, parent in enumerate(rows.parents, start=pending):
-        mask[row] = mask[pending + parent]  # parent -1 is the root, the last pending row
-        mask[row, row] = True
-    return torch.from_numpy(mask)
+def row_places(rows: Rows) -> list[int]:
+    """Absolute positions: one after another for pending rows, root position plus depth for nodes."""
+    places = list(range(rows.context, rows.context + rows.pending))
+    root = rows.pending - 1
+    for parent in rows.parents:
+        places.append(places[root + 1 + parent] + 1)
+    return places
 
 
 def joined(rows: Rows, device: torch.device) -> Slots:
     """Slots of context and rows; a slice where the rows continue the context's run."""
-    own = compact(rows.slots, device)
-    before = rows.context_slots
-    if isinstance(before, slice) and isinstance(own, slice) and (not rows.context or before.stop == own.start):
-        return slice(before.start if rows.context else own.start, own.stop)
-    return torch.cat([indices(before, device), indices(own, device)])
-
-
-def compact(slots: list[int], device: torch.device) -> Slots:
-    """A slice where the slots are one ascending run, else int64 indices."""
-    first = slots[0]
-    if slots[-1] - first == len(slots) - 1 and slots == list(range(first, first + len(slots))):
-        return slice(first, first + len(slots))
-    return integers(slots, device)
-
-
-def indices(slots: Slots, device: torch.device) -> Tensor:
-    """int64 [N]."""
-    return integers(np.arange(slots.start, slots.stop), device) if isinstance(slots, slice) else slots.to(device)
-
-
-def integers(numbers: Sequence[int] | np.ndarray, device: torch.device) -> Tensor:
-    """int64 [N]; by way of numpy, which reads a list in a fraction of the time."""
-    return torch.from_numpy(np.asarray(numbers, dtype=np.int64)).to(device)
+    own, before = rows.slots, rows.context_slots
+    if isinstance(before, slice) and is_run(own) and (not rows.context or before.stop == own[0]):
+        return slice(before.start if rows.context else own[0], own[0] + len(own))
+    return torch.cat([indices(before, device), integers(own, device)])

@@ -1,12 +1,15 @@
 """What one packed forward computes: which tokens, at which positions, seeing which cached keys."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-Slots = slice | Tensor  # a run of cache slots as a slice, or any slots as int64 indices
+from foredraft.core.slots import Slots, compact, integers
 
 
 @dataclass(kw_only=True, eq=False)
@@ -15,20 +18,40 @@ class Segment:
 
     Attributes:
         start: First row in the pack.
-        rows: Rows of this request.
         context: Committed positions before the first row; they are seen by every row.
         keys: Cache slots of the context, then of the rows, [context + rows].
-        positions: Absolute position of each row, [rows].
-        ancestors: Which rows each row sees, itself included, [rows, rows] bool; none means causal order.
+        places: Absolute position of each row, [rows].
+        device: Of tensors made of it.
+        parents: Parents of its last rows, a draft's nodes: places among them, or -1 for the row before all of them;
+            none where every row follows the one before.
+        ancestors: Which rows each row sees, itself included, [rows, rows] bool, where parents do not say it.
     """
 
     start: int
-    rows: int
     context: int
     keys: Slots
-    positions: Tensor
+    places: list[int]
+    device: torch.device
+    parents: list[int] | None = None
     ancestors: Tensor | None = None
     masks: dict = field(default_factory=dict)
+
+    @property
+    def rows(self) -> int:
+        """Rows of this request."""
+        return len(self.places)
+
+    @cached_property
+    def positions(self) -> Tensor:
+        """Absolute position of each row, [rows]."""
+        return integers(self.places, self.device)
+
+    @cached_property
+    def seen(self) -> Tensor | None:
+        """Which rows each row sees, itself included, [rows, rows] bool; none means causal order."""
+        if self.ancestors is not None or self.parents is None:
+            return self.ancestors
+        return ancestor_mask(self.parents, self.rows).to(self.device)
 
     @property
     def row_slice(self) -> slice:
@@ -40,13 +63,13 @@ class Segment:
         narrow = window is not None and reach > window
         if self.rows == 1 and not narrow:
             return None
-        seen = torch.ones(self.rows, reach, dtype=torch.bool, device=self.positions.device)
-        seen[:, self.context :] = seen[:, self.context :].tril() if self.ancestors is None else self.ancestors
+        seen = torch.ones(self.rows, reach, dtype=torch.bool, device=self.device)
+        seen[:, self.context :] = seen[:, self.context :].tril() if self.seen is None else self.seen
         return seen & self.within(window) if narrow else seen
 
     def within(self, window: int) -> Tensor:
         """Keys less than `window` positions back: distance counts positions, which tree siblings share, not slots."""
-        before = torch.arange(self.context, device=self.positions.device)
+        before = torch.arange(self.context, device=self.device)
         keys = torch.cat([before, self.positions])
         return self.positions[:, None] - keys[None, :] < window  # [rows, context + rows]
 
@@ -81,26 +104,62 @@ class TokenChoice:
 
 @dataclass(kw_only=True, eq=False)
 class StepPlan:
-    """One packed forward.
+    """One packed forward: numbers as lists, which the native path reads, and as tensors for those who ask for them.
+
+    Between two steps all weights are read, and what stands in caches is lost: a step is short where little is touched.
 
     Attributes:
-        tokens: Token ids of all rows, [1, T] int64.
-        positions: Their absolute positions, [1, T] int64.
-        write: Cache slots the rows' keys and values go to, T of them.
+        ids: Token ids of all rows, [T].
+        places: Their absolute positions, [T].
+        slots: Cache slots the rows' keys and values go to, [T].
         segments: The requests, in row order; together they cover all rows.
-        logit_rows: Rows whose logits are wanted, [R] int64, ascending.
+        wanted: Rows whose logits are wanted, [R], ascending.
+        device: Of the tensors.
         choice: What is asked of forwards that choose tokens themselves; others pass over it.
         arranged: How attention has arranged its segments; attention's own.
     """
 
-    tokens: Tensor
-    positions: Tensor
-    write: Slots
+    ids: list[int]
+    places: list[int]
+    slots: list[int]
     segments: list[Segment]
-    logit_rows: Tensor
+    wanted: list[int]
+    device: torch.device
     choice: TokenChoice | None = None
     arranged: Any = None
 
     def __post_init__(self) -> None:
-        assert self.tokens.shape == self.positions.shape and self.tokens.shape[0] == 1
-        assert sum(segment.rows for segment in self.segments) == self.tokens.shape[1]
+        assert len(self.ids) == len(self.places) == len(self.slots)
+        assert sum([segment.rows for segment in self.segments]) == len(self.ids)
+
+    @cached_property
+    def tokens(self) -> Tensor:
+        """`ids`, [1, T] int64."""
+        return integers(self.ids, self.device)[None]
+
+    @cached_property
+    def positions(self) -> Tensor:
+        """`places`, [1, T] int64."""
+        return integers(self.places, self.device)[None]
+
+    @cached_property
+    def write(self) -> Slots:
+        """`slots`, a slice where they are a run."""
+        return compact(self.slots, self.device)
+
+    @cached_property
+    def logit_rows(self) -> Tensor:
+        """`wanted`, [R] int64."""
+        return integers(self.wanted, self.device)
+
+
+def ancestor_mask(parents: Sequence[int], rows: int) -> Tensor:
+    """Which of so many rows each one sees, itself included, [rows, rows] bool: those before the nodes, whose `parents`
+    are given, causally, and nodes all of these and their own ancestors."""
+    pending = rows - len(parents)
+    mask = np.zeros((rows, rows), dtype=bool)
+    mask[:pending, :pending] = np.tri(pending, dtype=bool) if pending > 1 else True
+    for row, parent in enumerate(parents, start=pending):
+        mask[row] = mask[pending + parent]  # parent -1 is the root, the last pending row
+        mask[row, row] = True
+    return torch.from_numpy(mask)

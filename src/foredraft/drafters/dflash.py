@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from foredraft.core.draft_tree import DraftTree
-from foredraft.core.plan_builder import Rows, build_plan, compact, integers
+from foredraft.core.plan_builder import Rows, build_plan
 from foredraft.core.request import Request
+from foredraft.core.slots import compact
 from foredraft.core.speculation_config import SpeculationConfig
 from foredraft.core.static_tree import StaticTree, token_tree
 from foredraft.core.step_plan import Segment, StepPlan
@@ -95,8 +96,7 @@ class DFlashDrafter:
         """Logits of each task's guesses, [depth, V] each, from one forward of all blocks."""
         plan = self.plan(tasks, blocks)
         depths = [min(task.depth, self.block - 1) for task in tasks]
-        rows = [index * self.block + row for index, depth in enumerate(depths) for row in range(1, depth + 1)]
-        plan.logit_rows = integers(rows, self.pool.device)
+        plan.wanted = [index * self.block + row for index, depth in enumerate(depths) for row in range(1, depth + 1)]
         return list(self.head.guess(plan, self.layers).split(depths))
 
     def plan(self, tasks: list[DraftTask], blocks: list[list[int]]) -> StepPlan:
@@ -152,12 +152,9 @@ class DFlashDrafter:
 
     def store(self, features: Tensor, positions: list[int], slots: list[int]) -> None:
         """Context keys and values of features [rows, layers x width], into the slots of their positions."""
-        device, count = self.pool.device, len(slots)
-        places, rows = compact(slots, device), integers(positions, device)
-        segment = Segment(start=0, rows=count, context=0, keys=places, positions=rows)
-        plan = StepPlan(
-            tokens=rows[None], positions=rows[None], write=places, segments=[segment], logit_rows=integers([], device)
-        )
+        device = self.pool.device
+        segment = Segment(start=0, context=0, keys=compact(slots, device), places=positions, device=device)
+        plan = StepPlan(ids=positions, places=positions, slots=slots, segments=[segment], wanted=[], device=device)
         self.head.store(features, plan, self.layers)
 
     def close(self, request: Request) -> None:

@@ -10,8 +10,9 @@ from typing import Protocol
 
 from torch import Tensor
 
-from foredraft.core.plan_builder import Rows, build_plan, compact
+from foredraft.core.plan_builder import Rows, build_plan
 from foredraft.core.request import Request
+from foredraft.core.slots import compact
 from foredraft.core.step_plan import StepPlan
 from foredraft.model.slot_pool import SlotPool, SlotTable
 

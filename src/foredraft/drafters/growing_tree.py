@@ -15,7 +15,7 @@ from torch.nn.functional import pad
 
 from foredraft.core.draft_tree import ROOT, DraftTree
 from foredraft.core.plan_builder import Rows
-from foredraft.core.step_plan import Slots
+from foredraft.core.slots import Slots
 from foredraft.drafters.draft_choice import Choice, plainly_ordered
 from foredraft.drafters.drafter import DraftTask
 from foredraft.drafters.growth import worth_a_run

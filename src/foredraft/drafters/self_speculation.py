@@ -13,7 +13,8 @@ from torch import Tensor
 
 from foredraft.core.draft_tree import DraftTree
 from foredraft.core.errors import require
-from foredraft.core.plan_builder import Rows, build_plan, compact
+from foredraft.core.plan_builder import Rows, build_plan
+from foredraft.core.slots import compact
 from foredraft.core.speculation_config import SpeculationConfig
 from foredraft.drafters.draft_model import DraftModelDrafter, loop_of
 from foredraft.drafters.drafter import DrafterNeeds, DraftTask, Observation, register

@@ -3,8 +3,7 @@
 import torch
 from torch import Tensor
 
-from foredraft.core.plan_builder import compact, indices, integers
-from foredraft.core.step_plan import Slots
+from foredraft.core.slots import Slots, compact, indices, integers
 from foredraft.model.slot_pool import SlotTable
 
 

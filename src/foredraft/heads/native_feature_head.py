@@ -28,12 +28,12 @@ class NativeFeatureHead:
     def begin(
         self, plan: StepPlan, features: Tensor, layers: LayerGroup, scale: float
     ) -> tuple[Tensor, Tensor, Tensor]:
-        handed, fused = self.states(plan.logit_rows.shape[0]), self.states(features.shape[0])
+        handed, fused = self.states(len(plan.wanted)), self.states(features.shape[0])
         logits = self.runner(plan, layers, [features], skip=[HANDED], output=handed, kept={FUSED: fused})
         return logits, handed, fused
 
     def run(self, plan: StepPlan, hidden: Tensor, layers: LayerGroup, scale: float) -> tuple[Tensor, Tensor]:
-        handed = self.states(plan.logit_rows.shape[0])
+        handed = self.states(len(plan.wanted))
         return self.runner(plan, layers, [hidden], skip=[FEATURES], output=handed), handed
 
     def states(self, rows: int) -> Tensor:

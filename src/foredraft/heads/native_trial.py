@@ -48,7 +48,7 @@ def feature_answers(head, dtype: torch.dtype) -> list[Tensor]:
         first, second = (moved(rows(head.config.vocabulary), start) for rows in (first_rows, second_rows))
         scale = sizes.head_dim**-0.5
         _, _, fused = head.begin(first, features, layers, scale)
-        answers += [fused, *head.run(second, states(len(second.tokens[0]), sizes.hidden_size, dtype), layers, scale)]
+        answers += [fused, *head.run(second, states(len(second.ids), sizes.hidden_size, dtype), layers, scale)]
     return answers
 
 
@@ -62,7 +62,7 @@ def dflash_answers(head, dtype: torch.dtype) -> list[Tensor]:
         layers = storage(config.sizes, config.layers, len(slots), dtype)
         head.store(features, moved(chunk([0] * context, slots[:context], []), start), layers)
         plan = moved(chunk([FIRST[0]] + [config.mask_token_id] * (block - 1), slots[context:], slots[:context]), start)
-        plan.logit_rows = torch.arange(1, block)
+        plan.wanted = list(range(1, block))
         answers.append(head.guess(plan, layers))
     return answers
 
@@ -83,7 +83,7 @@ def chunk(tokens: list[int], slots: list[int], before: list[int]) -> Rows:
 def moved(rows: Rows, start: int) -> StepPlan:
     """A plan of `rows`, told that they start at `start`."""
     plan = build_plan([rows], CPU)
-    plan.positions = plan.positions + start
+    plan.places = [place + start for place in plan.places]
     return plan
 
 

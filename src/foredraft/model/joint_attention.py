@@ -93,13 +93,13 @@ def arranged(plan: StepPlan) -> tuple[list[Bunch], list[Segment]]:
 
 def size_class(segment: Segment) -> int | None:
     """The power of two its rows are filled up to; none for one that is too large to join others."""
-    far = segment.positions.device.type == "cpu" and segment.context + segment.rows > MOST_KEYS
+    far = segment.device.type == "cpu" and segment.context + segment.rows > MOST_KEYS
     return None if far or segment.rows > MOST_ROWS else (segment.rows - 1).bit_length()
 
 
 def bunch(segments: list[Segment], rows: int, count: int) -> Bunch:
     """Of some of a plan's `count` segments, filled up to `rows` rows, or less where all have as many less."""
-    device = segments[0].positions.device
+    device = segments[0].device
     rows = min(rows, max(segment.rows for segment in segments))
     lengths = torch.tensor([[segment.rows, segment.context, segment.start] for segment in segments], device=device)
     own_rows, contexts, starts = lengths[:, :, None].unbind(1)  # [N, 1] each
@@ -109,9 +109,9 @@ def bunch(segments: list[Segment], rows: int, count: int) -> Bunch:
     key = torch.arange(int((own_rows + contexts).max()), device=device)
     seen = (key <= (contexts + row)[:, :, None]) & (key < (contexts + own_rows)[:, :, None])  # [N, R, S]
     for place, segment in enumerate(segments):
-        if segment.ancestors is not None:
+        if segment.seen is not None:
             reach = slice(segment.context, segment.context + segment.rows)
-            seen[place, : segment.rows, reach] = segment.ancestors
+            seen[place, : segment.rows, reach] = segment.seen
     return Bunch(
         rows=(starts + torch.where(real, row, 0)).flatten(),
         slots=slots_of(segments, key).flatten(),

@@ -59,7 +59,7 @@ class NativeDecoder:
 
         The sublayers `skips` are left out: nothing of them is computed or stored.
         """
-        rows = plan.tokens.shape[1]
+        rows = len(plan.ids)
         states = {boundary: torch.empty(rows, self.width, dtype=self.dtype) for boundary in features}
         skip = self.head_alone if skips is NOTHING_SKIPPED else self.left_out(skips)
         return self.runner(plan, layers, (), skip=skip, kept=states), states

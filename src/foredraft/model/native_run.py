@@ -10,13 +10,10 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from foredraft.core.plan_builder import indices
 from foredraft.core.step_plan import Segment, StepPlan
 from foredraft.model.native_runtime import Runtime
 from foredraft.model.program_writer import SAME
 from foredraft.model.slot_pool import LayerGroup
-
-CPU = torch.device("cpu")
 
 
 class PlanRunner:
@@ -27,11 +24,13 @@ class PlanRunner:
         logits: V.
         dtype: Of all that goes in and out.
         path: A line that says what runs it, with the format of its `weights` where that is not the dtype's.
+        nothing: Logits of no rows, [0, V].
         caches: The extension's handle of each group's storage.
     """
 
     def __init__(self, program: Any, runtime: Runtime, *, logits: int, dtype: torch.dtype, weights: str = SAME):
         self.program, self.runtime, self.logits, self.dtype = program, runtime, logits, dtype
+        self.nothing = torch.empty(0, logits, dtype=dtype)
         self.path = f"native path: {runtime.kernels} kernels" + (f", {weights} weights" if weights != SAME else "")
         self.caches: WeakKeyDictionary[LayerGroup, Any] = WeakKeyDictionary()
 
@@ -50,16 +49,16 @@ class PlanRunner:
 
         The sections `skip` are left out.
         """
-        rows, states, choice = plan.logit_rows, kept or {}, plan.choice
+        states, choice = kept or {}, plan.choice
         asked = choice is None or choice.logits
-        logits = torch.empty(rows.shape[0] if asked else 0, self.logits, dtype=self.dtype)
+        logits = torch.empty(len(plan.wanted), self.logits, dtype=self.dtype) if asked else self.nothing
         tokens = self.program.run(
             self.cache(layers),
-            plan.tokens[0],
-            plan.positions[0],
-            indices(plan.write, CPU),
+            plan.ids,
+            plan.places,
+            plan.slots,
             [span(segment) for segment in plan.segments],
-            rows,
+            plan.wanted,
             list(states),
             list(states.values()),
             logits if asked else None,
@@ -77,7 +76,7 @@ class PlanRunner:
         count = rows.shape[0]
         logits = torch.empty(count, self.logits, dtype=self.dtype)
         if count:
-            nothing, every = torch.zeros(count, dtype=torch.int64), torch.arange(count)
+            nothing, every = [0] * count, list(range(count))
             self.program.run(None, nothing, nothing, nothing, [], every, [], [], logits, [rows], None, skip)
         return logits
 
@@ -91,7 +90,9 @@ class PlanRunner:
 
 
 def span(segment: Segment) -> tuple:
-    """A segment as the extension reads it: start, rows, context, first slot of a run or -1, slots, ancestors."""
+    """A segment as the extension reads it: start, rows, context, first slot of a run or -1, slots, and which rows see
+    which or their parents."""
     keys = segment.keys
     first, slots = (keys.start, None) if isinstance(keys, slice) else (-1, keys)
-    return segment.start, segment.rows, segment.context, first, slots, segment.ancestors
+    tree = segment.parents if segment.ancestors is None else segment.ancestors
+    return segment.start, segment.rows, segment.context, first, slots, tree

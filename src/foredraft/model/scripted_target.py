@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from foredraft.core.plan_builder import indices
+from foredraft.core.slots import indices
 from foredraft.core.step_plan import Segment, StepPlan
 from foredraft.core.vocabulary import Vocabulary
 from foredraft.model.capture import States
@@ -44,10 +44,9 @@ class ScriptedTarget:
 
     def forward(self, plan: StepPlan, features: Sequence[int] = ()) -> tuple[Tensor, States]:
         """Logits of the wanted rows; a row's hidden state, at any boundary, is its position and its token."""
-        slots = indices(plan.write, torch.device("cpu"))
-        self.written[slots], self.places[slots] = plan.tokens[0], plan.positions[0]
-        self.forwards.append(plan.tokens.shape[1])
-        wanted = set(plan.logit_rows.tolist())
+        self.written[plan.slots], self.places[plan.slots] = plan.tokens[0], plan.positions[0]
+        self.forwards.append(len(plan.ids))
+        wanted = set(plan.wanted)
         rows = [row for segment in plan.segments for row in self.rows(segment, wanted)]
         logits = torch.tensor(rows, dtype=torch.float32).view(-1, self.vocabulary.rows)
         return logits, {boundary: torch.stack([plan.positions[0], plan.tokens[0]], dim=1) for boundary in features}

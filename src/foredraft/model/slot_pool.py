@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from foredraft.core.errors import SlotsError
-from foredraft.core.plan_builder import compact, indices
-from foredraft.core.step_plan import Slots
+from foredraft.core.slots import Slots, compact, indices, is_run
 from foredraft.model.native_runtime import helpers
 
 native = helpers()  # moves rows without torch's threads, which crawl beside a busy neighbour
@@ -338,11 +337,6 @@ class SlotPool:
         assert all(table.borrowed <= set(lent) and table.borrowed <= set(table.slots) for table in tables)
         assert len(self.tables) == len(tables), "a table was not closed"
         assert all(compact(t.slots, self.device) == t.committed(self.device) for t in tables if t.run and t.slots)
-
-
-def is_run(slots: list[int]) -> bool:
-    """Whether slots are one ascending run."""
-    return slots == list(range(slots[0], slots[0] + len(slots))) if slots else True
 
 
 def gaps_of(taken: np.ndarray) -> list[tuple[int, int]]:

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from foredraft.core.plan_builder import Rows, build_plan
-from foredraft.core.step_plan import Slots, StepPlan
+from foredraft.core.slots import Slots
+from foredraft.core.step_plan import StepPlan
 from foredraft.model.attention import NAME
 from foredraft.model.slot_pool import LayerGroup, LayerShape
 
@@ -75,7 +76,7 @@ def packed_logits(
     layers = LayerGroup(shapes, len(SLOTS), dtype, device)
     for rows in (first_rows(vocabulary), second_rows(vocabulary)):
         plan = build_plan([rows], device)
-        plan.positions = plan.positions + first
+        plan.places = [place + first for place in plan.places]
         logits = run(plan, layers)
     return logits
 

@@ -31,7 +31,7 @@ class Lesson:
     """One step.
 
     Attributes:
-        seats: Its deciding requests that leave a choice.
+        seats: Its requests that were drafted for and leave a choice.
         free: Statistics of all requests in it that leave one, those whose prompts are still read among them.
         requests, rows: Its size.
         context, sampled: Committed positions a request, and whether some of them sample.

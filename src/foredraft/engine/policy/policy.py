@@ -294,14 +294,18 @@ class Policy:
         if not free:
             return
         seats = [seat for seat in self.seats if not seat.known.fixed]
-        self.lessons.append(self.lesson(seats, batch, free, draft, rest))
-        if any(seat.work.tree.laws is not None for seat in seats):
+        drafted = [seat for seat in seats if seat.place != PLAIN]
+        lesson = self.lesson(drafted, batch, free, draft, rest)
+        self.lessons.append(lesson)
+        if any(seat.work.tree.laws is not None for seat in drafted):
             self.take_in()  # laws are large
         for seat in seats:
             seat.known.steps += 1
             if seat.work.watched:
                 self.look(seat)
             seat.work.let_go()
+            if seat.place == PLAIN:  # nothing to learn of it: not worth keeping, least of all for a batch of many
+                self.count(seat, lesson.plain_token)
 
     def look(self, seat: Seat) -> None:
         """Note how sure the target was of what it has chosen."""
@@ -347,7 +351,7 @@ class Policy:
             row, token = lesson.row_price, lesson.plain_token
             for seat in lesson.seats:
                 seat.learn(row, teaches=lesson.teaches)
-                self.count(seat, token * len(seat.work.event.tokens))
+                self.count(seat, token)
 
     def learn_of_step(self, lesson: Lesson) -> None:
         """What a step has taken and its experiment has cost."""
@@ -382,14 +386,14 @@ class Policy:
         """Whether costs and stated chances are learned from this step: every other one will do."""
         return self.held_steps % 2 == 0
 
-    def count(self, seat: Seat, plain_seconds: float) -> None:
+    def count(self, seat: Seat, plain_token: float) -> None:
         """Count the choice, and what plain decoding would have taken for the same tokens."""
         label = PLAIN_LABEL if seat.place == PLAIN else seat.known.ways[seat.place].label
         label = label if label in self.choices or len(self.choices) < MOST_LABELS else OTHER_LABEL
         self.choices[label] += 1
         statistics = seat.work.running.request.statistics
         statistics.choices[label] = statistics.choices.get(label, 0) + 1
-        self.note_plain(statistics, plain_seconds)
+        self.note_plain(statistics, plain_token * len(seat.work.event.tokens))
 
     def note_plain(self, statistics: SpeculationStatistics, seconds: float) -> None:
         statistics.plain_seconds += seconds
