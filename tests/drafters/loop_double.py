@@ -136,10 +136,8 @@ class SingleRuns:
         own = range(order.first, order.first + stored) if order.slots is None else torch.as_tensor(order.slots).tolist()
         slots = torch.tensor([*own, *behind])
         context = len(slots) - count
-        rows = (
-            torch.tensor(numbers) for numbers in (tokens, list(range(context, len(slots))), slots[context:].tolist())
-        )
+        rows = (tokens, list(range(context, len(slots))), slots[context:].tolist())
         inputs, output = ([given], handed) if given is not None else ([], None)
-        segment, wanted = (0, count, context, -1, slots, None), torch.tensor([count - 1])
+        segment, wanted = (0, count, context, -1, slots, None), [count - 1]
         self.program.run(self.cache, *rows, [segment], wanted, [], [], said, inputs, output, self.skips[first])
         return said[0], output

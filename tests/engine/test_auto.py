@@ -1,5 +1,7 @@
 """Method auto on real models: drafters change within a request, the text never does."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -8,10 +10,12 @@ from foredraft.core.sampling_params import SamplingParams
 from foredraft.core.speculation_config import OFF, SpeculationConfig
 from foredraft.engine.engine import Engine
 from foredraft.engine.policy import policy
+from foredraft.engine.policy.allocation import NOTHING
 from foredraft.engine.policy.cutting import Cutting
 from foredraft.engine.policy.decision import Decider, Decision
 from foredraft.engine.policy.live_costs import LiveCosts
 from foredraft.engine.policy.portfolio import options_for
+from foredraft.engine.policy.request_policy import RequestPolicy
 from foredraft.model.scripted_target import ScriptedTarget
 
 AUTO = SpeculationConfig(method="auto")
@@ -173,6 +177,36 @@ def test_what_steps_teach_waits_for_a_decision_and_holds_nothing_large(steady: E
         most, kept = max(most, len(lessons)), [seat.work for lesson in lessons for seat in lesson.seats]
         assert all(work.logits is None and not work.states and work.successors is None for work in kept)
     assert most > 1 and not steady.policy.lessons  # who ends knows all that it has done
+
+
+def test_where_nobody_drafts_requests_are_counted_and_watched_all_the_same(
+    steady: Engine, monkeypatch: pytest.MonkeyPatch
+):
+    decide, idle = Decider.decide, 0
+
+    def nothing(self, menus, remaining, prices) -> Decision:
+        decision = decide(self, menus, remaining, prices)
+        return replace(decision, chosen=[NOTHING] * len(menus), experiment=None)
+
+    def settle(known: RequestPolicy, prices: dict[str, float]) -> None:
+        known.standing = []
+
+    monkeypatch.setattr(Decider, "decide", nothing)
+    monkeypatch.setattr(RequestPolicy, "settle", settle)
+    monkeypatch.setattr(RequestPolicy, "asks", lambda known, place, price: False)
+    requests, outputs = steady.submit(PROMPTS, GREEDY, AUTO), {}
+    for _ in steady.run(requests, outputs):
+        policy = steady.policy
+        idle += bool(policy.deciding and not policy.seats)
+        sure = [known.sure is not None for known in policy.requests.values() if known.steps]
+        assert all(sure) and not any(lesson.seats for lesson in policy.lessons)
+    assert idle
+    assert [outputs[i, 0].token_ids for i in range(len(PROMPTS))] == [
+        output.token_ids for output in steady.generate(PROMPTS, GREEDY, OFF)
+    ]
+    for running in requests:
+        statistics = running.request.statistics
+        assert statistics.choices == {"plain": statistics.rounds} and statistics.plain_seconds > 0
 
 
 def test_a_plain_request_estimates_nothing(engine: Engine):

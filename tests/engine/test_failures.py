@@ -59,6 +59,7 @@ def test_a_processor_that_fails(monkeypatch):
         running = prepare(*arguments, **options)
         if poisoned(running):
             monkeypatch.setattr(running.sampler, "processors", [failing])
+            running.sampler.look_at_processors()
         return running
 
     monkeypatch.setattr(served, "prepare", prepared)

@@ -16,10 +16,7 @@ from foredraft.engine.engine import Engine
 from foredraft.engine.policy import policy
 from foredraft.engine.policy.acceptance import KEPT_TALLIES, Past
 from foredraft.engine.policy.live_costs import KEPT_DRIFTS, LiveCosts
-from foredraft.engine.policy.request_policy import RequestPolicy
-from foredraft.engine.policy.seat import Seat
 from foredraft.engine.step_costs import ForwardCost, StepCosts
-from foredraft.engine.way import Way
 from foredraft.model.scripted_target import ScriptedTarget
 
 SHORT = SamplingParams(max_new_tokens=3)
@@ -143,11 +140,12 @@ def test_choices_are_told_apart_as_far_as_there_are_few(monkeypatch):
     monkeypatch.setattr(policy, "MOST_LABELS", 2)
     known, statistics = policy.Policy(draft_rows=8), SpeculationStatistics()
     running = SimpleNamespace(request=SimpleNamespace(statistics=statistics))
+    work = SimpleNamespace(running=running, event=SimpleNamespace(tokens=[5, 6]))
+    known.count("plain", [], 0.5)
     for depth in (1, 1, 2, 3, 4):
-        ways = [Way(f"ngram {depth}", "ngram", "ngram", depth, depth)]
-        known.count(Seat(SimpleNamespace(running=running), RequestPolicy(ways, Past(), 0), depth, place=0), 0.0)
+        known.count(f"ngram {depth}", [work], 0.5)
     assert known.choices == {"ngram 1": 2, "ngram 2": 1, "other": 2}
-    assert statistics.choices == dict(known.choices)
+    assert statistics.choices == dict(known.choices) and statistics.plain_seconds == 5.0
 
 
 def test_what_requests_have_taught_does_not_add_up():

@@ -712,9 +712,8 @@ def test_a_decision_stands_for_mostly_the_same_requests():
     policy = Policy(draft_rows=8)
     policy.held, policy.hold_steps = set(range(8)), 5
 
-    def holds(*ids: int) -> bool:
-        policy.seats = [SimpleNamespace(id=id) for id in ids]
-        return policy.holds()
+    def holds(*requests: int) -> bool:
+        return policy.holds(requests)
 
     assert holds(*range(8)) and holds(*range(1, 7), 8, 9) and not holds(*range(5)) and not holds(*range(4, 12))
     policy.held = {1}

@@ -43,7 +43,7 @@ class DraftTree:
 
     def __post_init__(self) -> None:
         assert len(self.tokens) == len(self.parents) == len(self.drafters)
-        assert all(ROOT <= parent < node for node, parent in enumerate(self.parents))
+        assert all([ROOT <= parent < node for node, parent in enumerate(self.parents)])
         assert self.laws is None or len(self.laws) == len(self.tokens) + 1
         assert self.chances is None or len(self.chances) == len(self.tokens)
         assert 0 <= self.probes <= len(self.tokens)
@@ -131,3 +131,6 @@ class DraftTree:
 
     def path_tokens(self, node: int) -> list[int]:
         return [self.tokens[i] for i in self.path(node)]
+
+
+NO_DRAFT = DraftTree()  # the draft of whoever has none: nobody adds to it

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, fields
 from itertools import zip_longest
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: one is made for every request of a step
 class Verdict:
     """The accepted path of one draft tree and the one token the target adds.
 

@@ -1,6 +1,6 @@
 """No drafts at all: plain decoding in the one loop."""
 
-from foredraft.core.draft_tree import DraftTree
+from foredraft.core.draft_tree import NO_DRAFT, DraftTree
 from foredraft.core.request import Request
 from foredraft.core.speculation_config import SpeculationConfig
 from foredraft.drafters.drafter import DrafterNeeds, DraftTask, Observation, register
@@ -14,7 +14,7 @@ class NoneDrafter:
     needs = DrafterNeeds(told=False, drafts=False)
 
     def propose(self, tasks: list[DraftTask]) -> list[DraftTree]:
-        return [DraftTree() for _ in tasks]
+        return [NO_DRAFT] * len(tasks)
 
     def observe(self, observations: list[Observation]) -> None:
         """There is nothing to learn."""

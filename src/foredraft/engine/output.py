@@ -6,7 +6,7 @@ from foredraft.core.draft_tree import DraftTree
 from foredraft.core.outcome import SpeculationStatistics, TokenLogprobs
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)  # not frozen: one is made for every request of a step
 class TokenEvent:
     """Tokens one step added to one request.
 

@@ -5,7 +5,7 @@ from functools import cached_property
 
 from torch import Tensor
 
-from foredraft.core.draft_tree import DraftTree
+from foredraft.core.draft_tree import NO_DRAFT, DraftTree
 from foredraft.core.outcome import TokenLogprobs, Verdict
 from foredraft.core.request import Request
 from foredraft.core.speculation_config import SpeculationConfig
@@ -132,7 +132,7 @@ class Work:
     chunk_slots: list[int] = field(default_factory=list)
     growth: Growth = FREE
     watched: bool = False
-    tree: DraftTree = field(default_factory=DraftTree)
+    tree: DraftTree = field(default_factory=lambda: NO_DRAFT)
     node_slots: list[int] = field(default_factory=list)
     states: States = field(default_factory=dict)
     start: int = 0

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from foredraft.core.draft_tree import DraftTree
+from foredraft.core.draft_tree import NO_DRAFT, DraftTree
 from foredraft.core.plan_builder import Rows, build_plan
 from foredraft.core.speculation_config import SpeculationConfig
 from foredraft.core.step_plan import StepPlan, TokenChoice
@@ -26,7 +26,7 @@ def place_chunks(batch: list[Work], pool: SlotPool) -> None:
 
 def propose(orders: list[tuple[Work, Option]]) -> list[DraftTree]:
     """A draft for each piece of work by the option chosen for it; each drafter is asked once for all of its tasks."""
-    trees = [DraftTree() for _ in orders]
+    trees = [NO_DRAFT] * len(orders)
     groups: dict[int, list[tuple[int, DraftTask]]] = {}
     for place, (work, option) in enumerate(orders):
         task = draft_task(work, option.speculation) if option.drafter.needs.drafts else None
@@ -38,6 +38,12 @@ def propose(orders: list[tuple[Work, Option]]) -> list[DraftTree]:
             assert len(tree) - tree.probes <= task.nodes
             trees[place] = tree
     return trees
+
+
+def draft(orders: list[tuple[Work, Option]], pool: SlotPool) -> None:
+    """Make and place the draft that each piece of work is to have."""
+    for (work, _), tree in zip(orders, propose(orders), strict=True):
+        place_draft(work, tree, pool)
 
 
 def place_draft(work: Work, tree: DraftTree, pool: SlotPool) -> None:

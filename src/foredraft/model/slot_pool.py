@@ -162,7 +162,7 @@ class SlotPool:
 
     Attributes:
         size, free: Slots in all, and those that neither a table nor a lender owns.
-        used: Which slots are owned, [size].
+        flags, used: Which slots are owned, [size]: bytes, and the same bytes as an array.
         groups: Layers by whose they are.
         tables: The open ones.
         lenders: Who keeps slots beside the tables.
@@ -171,7 +171,8 @@ class SlotPool:
     def __init__(self, slots: int, device: torch.device | str = "cpu"):
         self.size = slots
         self.device = torch.device(device)
-        self.used = np.zeros(slots, dtype=bool)
+        self.flags = bytearray(slots)  # single slots are looked at in next to no time
+        self.used = np.frombuffer(self.flags, dtype=bool)
         self.free = slots
         self.groups: dict[str, LayerGroup] = {}
         self.tables: list[SlotTable] = []
@@ -248,7 +249,7 @@ class SlotPool:
         if table.region is None:
             self.place(table)
         slots = self.next_slots(table, count)
-        self.used[slots] = True
+        self.mark(slots, owned=True)
         self.free -= count
         table.tail += slots
         return slots
@@ -264,9 +265,17 @@ class SlotPool:
 
     def free_from(self, start: int, count: int) -> list[int]:
         """At most `count` free slots one after another, the first at `start`."""
-        used = self.used[start : start + count]
-        free = int(used.argmax()) if used.any() else len(used)
-        return list(range(start, start + free))
+        stop = min(start + count, self.size)
+        taken = self.flags.find(1, start, stop)
+        return list(range(start, stop if taken < 0 else taken))
+
+    def mark(self, slots: list[int], *, owned: bool) -> None:
+        """Set whether `slots` are owned."""
+        if slots and is_run(slots):
+            self.flags[slots[0] : slots[-1] + 1] = bytes([owned]) * len(slots)
+            return
+        for slot in slots:
+            self.flags[slot] = owned
 
     def borrow(self, table: SlotTable, slots: list[int]) -> None:
         """Begin the table with slots that a lender owns. It says itself when they may go, by `Lender.let_go`."""
@@ -289,9 +298,10 @@ class SlotPool:
         """Commit the tail slots `kept`, in sequence order, and free the rest of the tail."""
         if table.run and not self.continues(table, kept):
             kept = self.moved(table, kept)
-        table.run = table.run and self.continues(table, kept)
-        remaining = set(kept)
-        self.release([slot for slot in table.tail if slot not in remaining])
+            table.run = self.continues(table, kept)
+        if kept != table.tail:
+            remaining = set(kept)
+            self.release([slot for slot in table.tail if slot not in remaining])
         table.slots += kept
         table.tail = []
 
@@ -315,8 +325,8 @@ class SlotPool:
     def release(self, slots: list[int]) -> None:
         if not slots:
             return
-        assert self.used[slots].all()
-        self.used[slots] = False
+        assert all([self.flags[slot] for slot in slots])
+        self.mark(slots, owned=False)
         self.free += len(slots)
 
     def close(self, table: SlotTable) -> None:

@@ -1,7 +1,9 @@
 """Text of tokens as they are written."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from weakref import WeakKeyDictionary
 
+from tokenizers.decoders import ByteLevel
 from transformers import PreTrainedTokenizerBase
 
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"
@@ -15,7 +17,7 @@ class Detokenizer:
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase):
-        self.decode = decoder_of(tokenizer)
+        self.decode, self.pieces = decoder_of(tokenizer), pieces_of(tokenizer)
         # The last finished piece is decoded again with what follows: spaces depend on the token before.
         self.window: list[int] = []
         self.finished = 0
@@ -23,6 +25,9 @@ class Detokenizer:
 
     def push(self, token: int) -> str:
         """The text that `token` adds; empty while a character is unfinished."""
+        known = self.known([token])
+        if known is not None:
+            return known
         self.window.append(token)
         text = self.decode(self.window)
         if len(text) <= len(self.shown) or text.endswith(UNFINISHED):
@@ -38,6 +43,9 @@ class Detokenizer:
 
         Decoded at once where the last one is a piece of its own: no special token, and no part of a character.
         """
+        known = self.known(tokens)
+        if known is not None:
+            return known
         last = self.decode(tokens[-1:]) if len(tokens) > 1 else ""
         text = self.decode(self.window + tokens) if last and UNFINISHED not in last else ""
         if len(text) <= len(self.shown):
@@ -45,6 +53,16 @@ class Detokenizer:
         delta = text[len(self.shown) :]
         self.window, self.finished, self.shown = tokens[-1:], 1, last
         return delta
+
+    def known(self, tokens: Sequence[int]) -> str | None:
+        """Their text where each is a piece of its own and nothing before them is unfinished; none elsewhere.
+
+        The tokenizer's own decoding takes a while between two forwards, when none of its code is in a cache.
+        """
+        if self.pieces is None or len(self.window) > self.finished:
+            return None
+        texts = [self.pieces[token] for token in tokens]
+        return None if None in texts else "".join(texts)
 
     def flush(self) -> str:
         """What is left at the end of the text: an unfinished character as its replacement."""
@@ -60,3 +78,32 @@ def decoder_of(tokenizer: PreTrainedTokenizerBase) -> Callable[[list[int]], str]
         backend = tokenizer.backend_tokenizer
         return lambda tokens: backend.decode(tokens, skip_special_tokens=True)
     return lambda tokens: tokenizer.decode(tokens, skip_special_tokens=True)
+
+
+class Pieces(dict[int, str | None]):
+    """The text of each token alone; none for a part of a character. Decoded when first asked for."""
+
+    def __init__(self, decode: Callable[[list[int]], str]):
+        self.decode = decode
+
+    def __missing__(self, token: int) -> str | None:
+        text = self.decode([token])
+        self[token] = None if UNFINISHED in text else text
+        return self[token]
+
+
+known_pieces: WeakKeyDictionary[PreTrainedTokenizerBase, Pieces] = WeakKeyDictionary()
+
+
+def pieces_of(tokenizer: PreTrainedTokenizerBase) -> Pieces | None:
+    """Texts of `tokenizer`'s tokens where together they decode to one after the other; none elsewhere.
+
+    So do those at byte level: their bytes are joined and read as UTF-8. Others drop or add spaces by what is before.
+    """
+    cleans = getattr(tokenizer, "clean_up_tokenization_spaces", False)
+    if not tokenizer.is_fast or cleans or not isinstance(tokenizer.backend_tokenizer.decoder, ByteLevel):
+        return None
+    if tokenizer not in known_pieces:
+        backend = tokenizer.backend_tokenizer  # the tokenizer itself would keep its own entry alive
+        known_pieces[tokenizer] = Pieces(lambda tokens: backend.decode(tokens, skip_special_tokens=True))
+    return known_pieces[tokenizer]

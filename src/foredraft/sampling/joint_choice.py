@@ -32,7 +32,7 @@ def drawn_together(
 
 def divisors_together(samplers: Sequence[RequestSampler], depths: Sequence[list[int]]) -> list[float] | None:
     """What the logits of every row are divided by; none where that is 1."""
-    if all(sampler.divisor == 1 for sampler in samplers):
+    if all([sampler.divisor == 1 for sampler in samplers]):
         return None
     return [sampler.divisor for sampler, own in zip(samplers, depths, strict=True) for _ in own]
 

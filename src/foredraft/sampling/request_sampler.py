@@ -33,6 +33,8 @@ class RequestSampler:
     Attributes:
         history: Prompt and committed tokens.
         divisor: The temperature that scores are divided by; 1 for none.
+        plain: Whether scores are the raw logits over `divisor`, drafted paths included.
+        plain_greedy: Whether the next tokens are the argmax of the raw logits, drafted paths included.
         noise: Of each position from the next one on that was asked for, [V].
     """
 
@@ -58,24 +60,21 @@ class RequestSampler:
         self.grammar = grammar
         self.processors = make_processors(params, prompt, vocabulary, list(bad_words), grammar)
         self.divisor = next((processor.divisor for processor in self.processors if processor.divisor), 1.0)
+        self.look_at_processors()
 
-    @property
-    def plain(self) -> bool:
-        """Whether scores are the raw logits over `divisor`, drafted paths included."""
-        return not self.truncates and all(processor.divisor for processor in self.processors)
-
-    @property
-    def plain_greedy(self) -> bool:
-        """Whether the next tokens are the argmax of the raw logits, drafted paths included."""
-        return self.greedy and not self.processors
+    def look_at_processors(self) -> None:
+        """Note what those that are left do to the logits: it is asked in every step."""
+        self.plain = not self.truncates and all(processor.divisor for processor in self.processors)
+        self.plain_greedy = self.greedy and not self.processors
 
     def commit(self, tokens: list[int]) -> None:
         """Append written tokens to the history."""
         self.history.extend(tokens)
         for processor in self.processors:
             processor.commit(tokens)
-        if any(processor.spent for processor in self.processors):
+        if any([processor.spent for processor in self.processors]):
             self.processors = [processor for processor in self.processors if not processor.spent]
+            self.look_at_processors()
         if self.noise:
             self.noise = {position: row for position, row in self.noise.items() if position >= len(self.history)}
 

@@ -8,7 +8,7 @@ from foredraft.core.vocabulary import Vocabulary
 from foredraft.sampling.detokenizer import Detokenizer
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: one is made for every request of a step
 class Stop:
     """What became of newly committed tokens.
 

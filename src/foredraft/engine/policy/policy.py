@@ -47,9 +47,11 @@ class Policy:
         decider: Choices and what exploration has cost.
         choices: Steps by the way chosen, over all requests.
         costs: What steps and drafts cost now; none until a request leaves a choice.
-        seats: The deciding requests of the current step.
+        deciding: The deciding requests of the current step, each with what is known of it.
+        seats: The same at the table; none where it stands that nobody drafts.
         values, experiment: By what plans are compared since the last decision, and what the current step tries.
         held, held_steps, hold_steps: Requests of the last decision, steps since, and further steps it stands for.
+        resting: Whether it was that nobody drafts, and no instant way is asked.
         instant: Asks for drafts that are looked at before anything is decided.
         called, surplus: Seconds of this step's calls of drafters that are not instant, and how many of these first
             drafts took beyond what was expected.
@@ -65,11 +67,12 @@ class Policy:
         self.experience, self.decider, self.shortlists = Experience(), Decider(), Shortlists()
         self.choices: Counter[str] = Counter()
         self.costs: LiveCosts | None = None
+        self.deciding: list[tuple[Work, RequestPolicy]] = []
         self.seats: list[Seat] = []
         self.values: Values | None = None
         self.experiment: Experiment | None = None
-        self.held: set[int] = set()
-        self.held_steps, self.hold_steps = 0, HOLD_STEPS
+        self.held: set[RequestPolicy] = set()
+        self.held_steps, self.hold_steps, self.resting = 0, HOLD_STEPS, False
         self.instant = InstantDrafts(clock)
         self.called = self.surplus = 0.0
         self.calls: list[Call] = []
@@ -114,27 +117,30 @@ class Policy:
         """Give every deciding request its draft for this step, with cache slots for the nodes."""
         deciding = [work for work in batch if work.decides]
         known = [self.requests[work.running.request.id] for work in deciding]
-        self.seats = [
-            Seat(work, its, depth_of(work), step=its.steps) for work, its in zip(deciding, known, strict=True)
-        ]
-        if all(seat.known.fixed for seat in self.seats):
-            self.experiment, self.values, self.held, self.prices = None, None, set(), None
-            for seat in self.seats:
-                seat.place = 0
-            self.place(self.proposed(self.seats), pool)
-        else:
-            crowd = crowd_class(len(batch))
-            for seat in self.seats:
-                if seat.known.crowd != crowd:
-                    self.take_in()  # it was served beside others
-                    seat.known.move(seat.known.level, crowd)
-                seat.work.watched = seat.known.watches
-            self.choose(batch, pool)
+        if all([its.fixed for its in known]):
+            self.experiment, self.values, self.held, self.prices, self.deciding = None, None, set(), None, []
+            step.draft([(work, work.running.options[0]) for work in deciding], pool)
+            return
+        self.deciding = list(zip(deciding, known, strict=True))
+        self.watch(crowd_class(len(batch)))
+        held = self.holds(known)
+        self.prices = self.prices_of(batch, held)
+        idle = held and self.resting and self.held.issuperset(known)
+        self.seats = [] if idle else [Seat(work, its, depth_of(work), step=its.steps) for work, its in self.deciding]
+        if not idle:
+            self.choose(self.prices, held, pool)
 
-    def choose(self, batch: list[Work], pool: SlotPool) -> None:
-        """Look at instant drafts, decide, ask for the other drafts, and leave out what does not pay."""
-        held = self.holds()
-        self.prices = prices = self.prices_of(batch, held)
+    def watch(self, crowd: int) -> None:
+        """Note how many are served together, and whose logits to look at."""
+        for work, known in self.deciding:
+            if known.crowd != crowd:
+                self.take_in()  # it was served beside others
+                known.move(known.level, crowd)
+            work.watched = known.watches
+
+    def choose(self, prices: StepPrices, held: bool, pool: SlotPool) -> None:
+        """Look at instant drafts, decide unless the last decision is `held` to, ask for the other drafts, and leave out
+        what does not pay."""
         if held:
             self.instant.ask_again(self.seats, prices, self.row_price)
             if not any(seat.offers or seat.known.base.rows for seat in self.seats):
@@ -145,6 +151,7 @@ class Policy:
             self.instant.ask(self.seats, prices, self.row_price)
             self.decide(prices)
             self.instant.settle(self.seats, prices, self.values)
+            self.resting = not any([seat.known.base.rows or seat.known.standing for seat in self.seats])
             plans = self.final()
         plans, cutting = within(plans, self.room), Cutting(self.seats, prices, self.draft_rows)
         if self.experiment is None:
@@ -175,16 +182,16 @@ class Policy:
         taken = [(seat, seat.offers[seat.place].kept) for seat in self.seats if seat.place in seat.offers]
         self.place(whole + taken, pool)
 
-    def holds(self) -> bool:
-        """Whether what was decided before still stands, a few steps later and for mostly the same requests: acceptance
-        moves slowly, and deciding takes time. Who has come since drafts nothing but what instant drafts bring."""
+    def holds(self, known: Sequence[RequestPolicy]) -> bool:
+        """Whether what was decided before still stands, a few steps later and for mostly the same requests as `known`:
+        acceptance moves slowly, and deciding takes time. Who has come since drafts nothing but what instant drafts
+        bring."""
         self.held_steps += 1
         self.experiment, self.called, self.surplus, self.calls = None, 0.0, 0.0, []
         self.instant.seconds, self.instant.calls = 0.0, []
-        if self.held_steps > self.hold_steps or (len(self.held) == 1) != (len(self.seats) == 1):
+        if self.held_steps > self.hold_steps or (len(self.held) == 1) != (len(known) == 1):
             return False
-        known = sum(seat.id in self.held for seat in self.seats)
-        return known >= SAME_SHARE * max(len(self.seats), len(self.held))
+        return sum([its in self.held for its in known]) >= SAME_SHARE * max(len(known), len(self.held))
 
     def decide(self, prices: StepPrices) -> None:
         """Choose a way for every request, as if there were no instant drafts."""
@@ -194,12 +201,12 @@ class Policy:
         self.values, self.experiment = decision.values, decision.experiment
         for seat, plan, menu in zip(self.seats, decision.chosen, menus, strict=True):
             seat.known.decided(plan, menu, self.values)
-        ids = {seat.id for seat in self.seats}
-        if ids.isdisjoint(self.held):
+        known = {seat.known for seat in self.seats}
+        if known.isdisjoint(self.held):
             self.decider.renew()
         beginning = sum(seat.work.chunk > 1 for seat in self.seats)  # had nothing to choose from yet
-        self.held, self.held_steps = ids, 0
-        self.hold_steps = hold_for(len(ids), prices.step(0)) if outlasts(beginning, len(ids)) else 0
+        self.held, self.held_steps = known, 0
+        self.hold_steps = hold_for(len(known), prices.step(0)) if outlasts(beginning, len(known)) else 0
 
     def final(self) -> list[Plan]:
         """What was decided, but for instant drafts worth more, and the experiment if its time has come."""
@@ -289,27 +296,28 @@ class Policy:
         rest: float,
     ) -> None:
         """Note what became of a step, which has taken so many seconds of drafting and of everything else."""
+        choosing = [(work, known) for work, known in self.deciding if not known.fixed]
         requests = [work.running.request for work in batch]
         free = [request.statistics for request in requests if request.speculation.adaptive]
         if not free:
             return
-        seats = [seat for seat in self.seats if not seat.known.fixed]
-        drafted = [seat for seat in seats if seat.place != PLAIN]
+        drafted = [seat for seat in self.seats if seat.place != PLAIN and not seat.known.fixed]
         lesson = self.lesson(drafted, batch, free, draft, rest)
         self.lessons.append(lesson)
-        if any(seat.work.tree.laws is not None for seat in drafted):
+        if any([seat.work.tree.laws is not None for seat in drafted]):
             self.take_in()  # laws are large
-        for seat in seats:
-            seat.known.steps += 1
-            if seat.work.watched:
-                self.look(seat)
-            seat.work.let_go()
-            if seat.place == PLAIN:  # nothing to learn of it: not worth keeping, least of all for a batch of many
-                self.count(seat, lesson.plain_token)
+        waiting = {id(seat.work) for seat in drafted}
+        # Of the others there is nothing to learn: not worth keeping, least of all for a batch of many.
+        self.count(PLAIN_LABEL, [work for work, _ in choosing if id(work) not in waiting], lesson.plain_token)
+        for work, known in choosing:
+            known.steps += 1
+            if work.watched:
+                self.look(work, known)
+            work.let_go()
 
-    def look(self, seat: Seat) -> None:
+    def look(self, work: Work, known: RequestPolicy) -> None:
         """Note how sure the target was of what it has chosen."""
-        share, known = sureness(seat.work.logits[LOGITS_ROOT]), seat.known
+        share = sureness(work.logits[LOGITS_ROOT])
         if known.level_after(share) != known.level:
             self.take_in()  # what was noted so far belongs to the level it has left
         known.saw_sureness(share)
@@ -327,13 +335,13 @@ class Policy:
             seats=seats,
             free=free,
             requests=len(batch),
-            rows=sum(1 + len(work.tree) for work in batch),
+            rows=len(batch) + sum([len(work.tree) for work in batch]),
             context=mean_context(batch) if teaches else 0.0,
             sampled=sampling(batch) if teaches else False,
             draft=draft,
             rest=rest,
             own=self.beside_calls(draft),
-            steady=all(work.chunk == 1 for work in batch),
+            steady=all([work.chunk == 1 for work in batch]),
             teaches=teaches,
             calls=self.calls + self.instant.calls,
             surplus=self.surplus,
@@ -351,7 +359,7 @@ class Policy:
             row, token = lesson.row_price, lesson.plain_token
             for seat in lesson.seats:
                 seat.learn(row, teaches=lesson.teaches)
-                self.count(seat, token)
+                self.count(seat.known.ways[seat.place].label, [seat.work], token)
 
     def learn_of_step(self, lesson: Lesson) -> None:
         """What a step has taken and its experiment has cost."""
@@ -386,14 +394,16 @@ class Policy:
         """Whether costs and stated chances are learned from this step: every other one will do."""
         return self.held_steps % 2 == 0
 
-    def count(self, seat: Seat, plain_token: float) -> None:
-        """Count the choice, and what plain decoding would have taken for the same tokens."""
-        label = PLAIN_LABEL if seat.place == PLAIN else seat.known.ways[seat.place].label
+    def count(self, label: str, works: Sequence[Work], plain_token: float) -> None:
+        """Count the choice of `label` for `works`, and what plain decoding would have taken for the same tokens."""
+        if not works:
+            return
         label = label if label in self.choices or len(self.choices) < MOST_LABELS else OTHER_LABEL
-        self.choices[label] += 1
-        statistics = seat.work.running.request.statistics
-        statistics.choices[label] = statistics.choices.get(label, 0) + 1
-        self.note_plain(statistics, plain_token * len(seat.work.event.tokens))
+        self.choices[label] += len(works)
+        for work in works:
+            statistics = work.running.request.statistics
+            statistics.choices[label] = statistics.choices.get(label, 0) + 1
+            self.note_plain(statistics, plain_token * len(work.event.tokens))
 
     def note_plain(self, statistics: SpeculationStatistics, seconds: float) -> None:
         statistics.plain_seconds += seconds
@@ -411,7 +421,7 @@ class Policy:
 
     def prices_of(self, batch: list[Work], held: bool) -> StepPrices:
         """What the step costs; as in the one before where the decision stands and no prompt is read beside it."""
-        rows = sum(work.chunk for work in batch)
+        rows = sum([work.chunk for work in batch])
         if held and self.prices is not None and (self.prices.base_rows, self.prices.requests) == (rows, len(batch)):
             return self.prices
         return StepPrices(
@@ -430,11 +440,11 @@ def unread(seat: Seat, owner: str) -> int:
 
 def mean_context(batch: Sequence[Work]) -> float:
     """Committed positions a request."""
-    return sum(len(work.running.table) for work in batch) / len(batch)
+    return sum([len(work.running.table) for work in batch]) / len(batch)
 
 
 def sampling(batch: Sequence[Work]) -> bool:
-    return any(not work.running.sampler.plain_greedy for work in batch)
+    return any([not work.running.sampler.plain_greedy for work in batch])
 
 
 def hold_for(requests: int, plain_seconds: float) -> int:

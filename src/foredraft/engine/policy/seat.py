@@ -74,10 +74,6 @@ class Seat:
     place: int = PLAIN
     step: int = 0
 
-    @property
-    def id(self) -> int:
-        return self.work.running.request.id
-
     def menu(self, reading: Callable[[str, int], float]) -> list[Plan]:
         """Plans to decide between; one where nothing is to be chosen.
 
