@@ -16,6 +16,7 @@ from foredraft.engine.policy.decision import Decider, Decision
 from foredraft.engine.policy.live_costs import LiveCosts
 from foredraft.engine.policy.portfolio import options_for
 from foredraft.engine.policy.request_policy import RequestPolicy
+from foredraft.engine.policy.seat import Seat
 from foredraft.model.scripted_target import ScriptedTarget
 
 AUTO = SpeculationConfig(method="auto")
@@ -177,6 +178,17 @@ def test_what_steps_teach_waits_for_a_decision_and_holds_nothing_large(steady: E
         most, kept = max(most, len(lessons)), [seat.work for lesson in lessons for seat in lesson.seats]
         assert all(work.logits is None and not work.states and work.successors is None for work in kept)
     assert most > 1 and not steady.policy.lessons  # who ends knows all that it has done
+
+
+def test_a_step_is_learned_of_once(steady: Engine, monkeypatch: pytest.MonkeyPatch):
+    """Steps that read prompts alone decide nothing: what the one before them drafted is no matter of theirs."""
+    learned = []
+    monkeypatch.setattr(Seat, "learn", lambda seat, *_, **__: learned.append(seat))
+    monkeypatch.setattr(steady.scheduler, "step_rows", 8)
+    with steady.cold():
+        for prompt in PROMPTS:
+            steady.generate(prompt, GREEDY, AUTO)
+    assert learned and len(learned) == len(set(map(id, learned)))
 
 
 def test_where_nobody_drafts_requests_are_counted_and_watched_all_the_same(

@@ -115,20 +115,26 @@ class Policy:
 
     def draft(self, batch: list[Work], pool: SlotPool) -> None:
         """Give every deciding request its draft for this step, with cache slots for the nodes."""
+        self.forget_step()
         deciding = [work for work in batch if work.decides]
         known = [self.requests[work.running.request.id] for work in deciding]
         if all([its.fixed for its in known]):
-            self.experiment, self.values, self.held, self.prices, self.deciding = None, None, set(), None, []
+            self.values, self.held, self.prices = None, set(), None
             step.draft([(work, work.running.options[0]) for work in deciding], pool)
             return
         self.deciding = list(zip(deciding, known, strict=True))
         self.watch(crowd_class(len(batch)))
         held = self.holds(known)
         self.prices = self.prices_of(batch, held)
-        idle = held and self.resting and self.held.issuperset(known)
-        self.seats = [] if idle else [Seat(work, its, depth_of(work), step=its.steps) for work, its in self.deciding]
-        if not idle:
+        if not (held and self.resting and self.held.issuperset(known)):
+            self.seats = [Seat(work, its, depth_of(work), step=its.steps) for work, its in self.deciding]
             self.choose(self.prices, held, pool)
+
+    def forget_step(self) -> None:
+        """What the step before has left belongs to its own lesson."""
+        self.deciding, self.seats, self.experiment = [], [], None
+        self.called, self.surplus, self.calls = 0.0, 0.0, []
+        self.instant.seconds, self.instant.calls = 0.0, []
 
     def watch(self, crowd: int) -> None:
         """Note how many are served together, and whose logits to look at."""
@@ -187,8 +193,6 @@ class Policy:
         acceptance moves slowly, and deciding takes time. Who has come since drafts nothing but what instant drafts
         bring."""
         self.held_steps += 1
-        self.experiment, self.called, self.surplus, self.calls = None, 0.0, 0.0, []
-        self.instant.seconds, self.instant.calls = 0.0, []
         if self.held_steps > self.hold_steps or (len(self.held) == 1) != (len(known) == 1):
             return False
         return sum([its in self.held for its in known]) >= SAME_SHARE * max(len(known), len(self.held))
@@ -306,9 +310,9 @@ class Policy:
         self.lessons.append(lesson)
         if any([seat.work.tree.laws is not None for seat in drafted]):
             self.take_in()  # laws are large
-        waiting = {id(seat.work) for seat in drafted}
+        kept = {id(seat.work) for seat in drafted}
         # Of the others there is nothing to learn: not worth keeping, least of all for a batch of many.
-        self.count(PLAIN_LABEL, [work for work, _ in choosing if id(work) not in waiting], lesson.plain_token)
+        self.count(PLAIN_LABEL, [work for work, _ in choosing if id(work) not in kept], lesson.plain_token)
         for work, known in choosing:
             known.steps += 1
             if work.watched:
