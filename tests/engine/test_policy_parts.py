@@ -562,11 +562,13 @@ def test_a_drafter_that_costs_nothing_until_it_drafts_is_tried_for_longer_beside
 
 
 def test_those_who_try_a_drafter_of_no_use_again_are_served_together():
-    known, kind = Usefulness(), (0, 1)
-    for _ in range(3):
-        known.saw(kind, 20, {"useless": 0.2})
-    tried = [place for place in range(1, 40) if known.kept(kind, {"useless": True}, together=4)]
-    assert tried == [8, 9, 10, 11, 27, 28, 29, 30]
+    for costs, firsts in ((False, (8, 27, 62)), (True, (32, 99))):  # what one keeps ready takes everybody's time
+        known, kind = Usefulness(), (0, 1)
+        known.kept(kind, {"useless": costs}, together=4)
+        for _ in range(12):
+            known.saw(kind, 20, {"useless": 0.2})
+        tried = [place for place in range(1, 120) if known.kept(kind, {"useless": costs}, together=4)]
+        assert tried[: 4 * len(firsts)] == [first + place for first in firsts for place in range(4)]
 
 
 def test_a_drafter_is_of_use_as_far_as_no_other_does_as_well():

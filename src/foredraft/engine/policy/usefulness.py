@@ -23,7 +23,8 @@ class Use:
         first: Requests before it is judged.
         saved: Time it has saved lately, as a share of what their steps take when nobody drafts.
         requests: Those that had it ready.
-        idle, patience: Requests that went without it since, and after how many the next ones try it.
+        idle, patience: Requests that went without it since, and after how many the next ones try it; as many batches
+            where keeping it ready costs time, for then it costs everybody's.
         trying: Further requests of those that try it: as many as are served at once, which share its calls.
     """
 
@@ -44,13 +45,13 @@ class Use:
         self.saved += (saved - self.saved) * max(weight, 1.0 / self.requests)
         self.patience = self.patience if self.worthless else EVERY
 
-    def turn(self, together: int) -> bool:
+    def turn(self, together: int, costs: bool) -> bool:
         """Another request comes, to be served with so many at once: whether it is to have the drafter ready."""
         if self.trying:
             self.trying -= 1
             return True
         self.idle += 1
-        if self.worthless and self.idle < self.patience:
+        if self.worthless and self.idle < self.patience * (together if costs else 1):
             return False
         self.trying = together - 1 if self.worthless else 0
         self.patience = min(2 * self.patience, SELDOM) if self.worthless else EVERY
@@ -67,7 +68,7 @@ class Usefulness:
     def kept(self, kind: Kind, owners: Mapping[str, bool], together: int = 1) -> set[str]:
         """Which of the drafters the next request of a kind is to have ready, served with so many at once; `owners` says
         of each whether keeping it ready takes time in every step."""
-        return {owner for owner, costs in owners.items() if self.of(kind, owner, costs).turn(together)}
+        return {owner for owner, costs in owners.items() if self.of(kind, owner, costs).turn(together, costs)}
 
     def of(self, kind: Kind, owner: str, costs: bool = True) -> Use:
         """A drafter's use to requests of a kind. To begin with, one that is of none to cooler requests, or to fewer at
