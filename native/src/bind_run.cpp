@@ -5,6 +5,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <utility>
@@ -73,13 +74,12 @@ Mask mask_of(const std::vector<int> &parents, int rows) {
     const int pending = rows - int(parents.size());
     require(pending > 0, "a segment has a row that is no node");
     Mask mask(std::size_t(rows) * rows);
-    for (int row = 0; row < rows; row++) {
-        std::uint8_t *own = mask.data() + std::size_t(row) * rows;
-        const int node = row - pending, parent = node < 0 ? node : parents[node];
-        require(parent < std::max(node, 0) && (node < 0 || parent >= -1), "a node comes behind its parent");
-        const int above = node < 0 ? row - 1 : pending + parent;
-        if (above >= 0) std::copy_n(mask.data() + std::size_t(above) * rows, rows, own);
-        own[row] = 1;
+    const auto seen_by = [&](int row) { return mask.begin() + std::ptrdiff_t(row) * rows; };
+    for (int row = 0; row < pending; row++) std::fill_n(seen_by(row), row + 1, 1);
+    for (int node = 0; node < rows - pending; node++) {
+        require(-1 <= parents[node] && parents[node] < node, "a node comes behind its parent");
+        std::copy_n(seen_by(pending + parents[node]), rows, seen_by(pending + node));
+        seen_by(pending + node)[pending + node] = 1;
     }
     return mask;
 }

@@ -5,13 +5,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from foredraft.core.plan_builder import Rows, build_plan
-from foredraft.core.step_plan import StepPlan
+from foredraft.core.plan_builder import Rows
 from foredraft.heads.dflash import DFlashHead
 from foredraft.heads.layer import LayerSizes
 from foredraft.heads.medusa import MedusaHeads
 from foredraft.model.slot_pool import LayerGroup, LayerShape
-from foredraft.model.trial import FIRST, SLOTS, agree, first_rows, second_rows
+from foredraft.model.trial import FIRST, SLOTS, agree, first_rows, moved, second_rows
 
 CPU = torch.device("cpu")
 FAR = 1000  # positions, where rotations are told apart that are alike at the beginning
@@ -45,7 +44,7 @@ def feature_answers(head, dtype: torch.dtype) -> list[Tensor]:
     features = states(len(FIRST), len(head.feature_layers) * width, dtype)
     for start in (0, FAR):
         layers = storage(sizes, getattr(head.config, "layers", 1), len(SLOTS), dtype)
-        first, second = (moved(rows(head.config.vocabulary), start) for rows in (first_rows, second_rows))
+        first, second = (moved(rows(head.config.vocabulary), CPU, start) for rows in (first_rows, second_rows))
         scale = sizes.head_dim**-0.5
         _, _, fused = head.begin(first, features, layers, scale)
         answers += [fused, *head.run(second, states(len(second.ids), sizes.hidden_size, dtype), layers, scale)]
@@ -60,8 +59,9 @@ def dflash_answers(head, dtype: torch.dtype) -> list[Tensor]:
     features = states(context, len(head.feature_layers) * config.target_hidden_size, dtype)
     for start in (0, FAR):
         layers = storage(config.sizes, config.layers, len(slots), dtype)
-        head.store(features, moved(chunk([0] * context, slots[:context], []), start), layers)
-        plan = moved(chunk([FIRST[0]] + [config.mask_token_id] * (block - 1), slots[context:], slots[:context]), start)
+        head.store(features, moved(chunk([0] * context, slots[:context], []), CPU, start), layers)
+        tokens = [FIRST[0]] + [config.mask_token_id] * (block - 1)
+        plan = moved(chunk(tokens, slots[context:], slots[:context]), CPU, start)
         plan.wanted = list(range(1, block))
         answers.append(head.guess(plan, layers))
     return answers
@@ -78,13 +78,6 @@ def chunk(tokens: list[int], slots: list[int], before: list[int]) -> Rows:
         context_slots=torch.tensor(before, dtype=torch.int64),
         logits=0,
     )
-
-
-def moved(rows: Rows, start: int) -> StepPlan:
-    """A plan of `rows`, told that they start at `start`."""
-    plan = build_plan([rows], CPU)
-    plan.places = [place + start for place in plan.places]
-    return plan
 
 
 def storage(sizes: LayerSizes, layers: int, slots: int, dtype: torch.dtype) -> LayerGroup:

@@ -308,8 +308,7 @@ class SlotPool:
     @staticmethod
     def continues(table: SlotTable, kept: list[int]) -> bool:
         """Whether the committed slots and `kept` together are one ascending run."""
-        first = table.slots[-1] + 1 if table.slots else kept[0] if kept else 0
-        return kept == list(range(first, first + len(kept)))
+        return is_run(table.slots[-1:] + kept)
 
     def moved(self, table: SlotTable, kept: list[int]) -> list[int]:
         """Copy the rows of `kept` onto the tail slots that continue the run; unchanged where the tail has none."""

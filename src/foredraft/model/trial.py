@@ -75,10 +75,15 @@ def packed_logits(
     """Logits of the second chunk and of both siblings through packed forwards, told they start at `first`, [4, V]."""
     layers = LayerGroup(shapes, len(SLOTS), dtype, device)
     for rows in (first_rows(vocabulary), second_rows(vocabulary)):
-        plan = build_plan([rows], device)
-        plan.places = [place + first for place in plan.places]
-        logits = run(plan, layers)
+        logits = run(moved(rows, device, first), layers)
     return logits
+
+
+def moved(rows: Rows, device: torch.device, first: int) -> StepPlan:
+    """A plan of `rows`, told that their text starts at `first`."""
+    plan = build_plan([rows], device)
+    plan.places = [place + first for place in plan.places]
+    return plan
 
 
 @torch.inference_mode()

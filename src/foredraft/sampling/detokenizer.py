@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from weakref import WeakKeyDictionary
 
+from tokenizers import Tokenizer
 from tokenizers.decoders import ByteLevel
 from transformers import PreTrainedTokenizerBase
 
@@ -71,13 +72,16 @@ class Detokenizer:
         return delta
 
 
+def backend_of(tokenizer: PreTrainedTokenizerBase) -> Tokenizer | None:
+    """What decodes just as `tokenizer` does, but quicker; none where it adds something of its own."""
+    cleans = getattr(tokenizer, "clean_up_tokenization_spaces", False)
+    return tokenizer.backend_tokenizer if tokenizer.is_fast and not cleans else None
+
+
 def decoder_of(tokenizer: PreTrainedTokenizerBase) -> Callable[[list[int]], str]:
     """The quickest call that decodes as `tokenizer.decode` does, special tokens left out."""
-    cleans = getattr(tokenizer, "clean_up_tokenization_spaces", False)
-    if tokenizer.is_fast and not cleans:
-        backend = tokenizer.backend_tokenizer
-        return lambda tokens: backend.decode(tokens, skip_special_tokens=True)
-    return lambda tokens: tokenizer.decode(tokens, skip_special_tokens=True)
+    quickest = backend_of(tokenizer) or tokenizer
+    return lambda tokens: quickest.decode(tokens, skip_special_tokens=True)
 
 
 class Pieces(dict[int, str | None]):
@@ -100,10 +104,10 @@ def pieces_of(tokenizer: PreTrainedTokenizerBase) -> Pieces | None:
 
     So do those at byte level: their bytes are joined and read as UTF-8. Others drop or add spaces by what is before.
     """
-    cleans = getattr(tokenizer, "clean_up_tokenization_spaces", False)
-    if not tokenizer.is_fast or cleans or not isinstance(tokenizer.backend_tokenizer.decoder, ByteLevel):
+    backend = backend_of(tokenizer)
+    if backend is None or not isinstance(backend.decoder, ByteLevel):
         return None
     if tokenizer not in known_pieces:
-        backend = tokenizer.backend_tokenizer  # the tokenizer itself would keep its own entry alive
-        known_pieces[tokenizer] = Pieces(lambda tokens: backend.decode(tokens, skip_special_tokens=True))
+        # Its decoder holds the backend alone: the tokenizer would keep its own entry alive.
+        known_pieces[tokenizer] = Pieces(decoder_of(tokenizer))
     return known_pieces[tokenizer]

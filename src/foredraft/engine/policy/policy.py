@@ -300,7 +300,6 @@ class Policy:
         rest: float,
     ) -> None:
         """Note what became of a step, which has taken so many seconds of drafting and of everything else."""
-        choosing = [(work, known) for work, known in self.deciding if not known.fixed]
         requests = [work.running.request for work in batch]
         free = [request.statistics for request in requests if request.speculation.adaptive]
         if not free:
@@ -310,7 +309,7 @@ class Policy:
         self.lessons.append(lesson)
         if any([seat.work.tree.laws is not None for seat in drafted]):
             self.take_in()  # laws are large
-        kept = {id(seat.work) for seat in drafted}
+        choosing, kept = [pair for pair in self.deciding if not pair[1].fixed], {id(seat.work) for seat in drafted}
         # Of the others there is nothing to learn: not worth keeping, least of all for a batch of many.
         self.count(PLAIN_LABEL, [work for work, _ in choosing if id(work) not in kept], lesson.plain_token)
         for work, known in choosing:
