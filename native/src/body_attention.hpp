@@ -21,13 +21,13 @@ void score_block(const typename Step<T>::Row *const *keys, int steps, const T *q
 }
 
 const int KEY_ROWS = WIDTH == 16 ? 12 : WIDTH == 8 ? 6 : 2;  // keys of a register block
-const int ROWS_AHEAD = 48;  // keys or values asked for before they are needed: they lie far apart
+const int ROWS_AHEAD = 96;  // keys or values asked for before they are needed: they lie far apart
 
 // Ask the memory for rows `from` to `stop`.
 template <class T> ALWAYS_INLINE void ask(const SlotRows<T> &rows, std::int64_t from, std::int64_t stop, int size) {
     for (; from < stop; from++) {
         const char *row = (const char *)rows.row(from);
-        for (std::size_t byte = 0; byte < size * sizeof(T); byte += LINE) __builtin_prefetch(row + byte, 0, 3);
+        for (std::size_t byte = 0; byte < size * sizeof(T); byte += LINE) __builtin_prefetch(row + byte, 0, 2);
     }
 }
 
@@ -98,7 +98,7 @@ void mix_block(const float *weights, std::int64_t start, std::int64_t count, Slo
         const T *value = values.row(start + i);
         if (i + ROWS_AHEAD < count) {
             const char *later = (const char *)(values.row(start + i + ROWS_AHEAD) + column);
-            for (int byte = 0; byte < C * WIDTH * int(sizeof(T)); byte += LINE) __builtin_prefetch(later + byte, 0, 3);
+            for (int byte = 0; byte < C * WIDTH * int(sizeof(T)); byte += LINE) __builtin_prefetch(later + byte, 0, 2);
         }
         Vec numbers[C];
 #pragma GCC unroll 4

@@ -70,6 +70,7 @@ void int8_block(const Int8Part *a, std::ptrdiff_t stride, std::ptrdiff_t apart, 
 }
 
 template <int P> struct Int8Blocks {
+    static const int most = Int8Step::most_rows;
     typedef void (*Block)(const Int8Part *, std::ptrdiff_t, std::ptrdiff_t, const std::uint8_t *, const float *,
                           float *, bool);
     template <int R> static constexpr Block of = int8_block<R, P>;
@@ -80,8 +81,9 @@ template <int P>
 void int8_rows(const Int8Part *a, std::ptrdiff_t stride, int rows, std::ptrdiff_t apart, const std::uint8_t *weights,
                const float *scales, float *out) {
     typedef Blocks<Int8Blocks<P>, P> Own;
-    even_blocks(rows, Own::most, [&](int block, int row, int height) {
-        Own::of(height)(a + row * stride, stride, apart, weights, scales, out + row * SUMS_APART, block == 0);
+    even_blocks(rows, Own::most, [&](const Cut &cut) {
+        Own::of(cut.height)(a + cut.row * stride, stride, apart, weights, scales, out + cut.row * SUMS_APART,
+                            cut.block == 0);
     });
 }
 

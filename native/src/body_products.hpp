@@ -22,10 +22,22 @@ struct WidenedRows {
     ALWAYS_INLINE WidenedRows from(int row, int input) const { return {(*this)(row) + input}; }
 };
 
+// What a block asks the memory for while it computes: lines from `from` on, `pace` bytes further with every step.
+struct Ahead {
+    const char *from;
+    std::ptrdiff_t pace;
+
+    template <int LINES> ALWAYS_INLINE void ask() {
+#pragma GCC unroll 4
+        for (int line = 0; line < LINES; line++) __builtin_prefetch(from + line * LINE, 0, 3);
+        from += pace;
+    }
+};
+
 // A block of R rows and P of a group's panels, `apart` numbers from step to step; it goes on from the sums in `out`
-// where `more`. Meanwhile it asks the memory for as many lines from `ahead` on.
+// where `more`.
 template <class T, int R, int P, class Rows>
-void block(Rows rows, int steps, std::ptrdiff_t apart, const T *group, float *out, bool more, const char *ahead) {
+void block(Rows rows, int steps, std::ptrdiff_t apart, const T *group, float *out, bool more, Ahead ahead) {
     const int columns = P * VECS, lines = P * PANEL * Step<T>::inputs * int(sizeof(T)) / LINE;
     Vec sums[R][columns];
 #pragma GCC unroll 12
@@ -33,12 +45,10 @@ void block(Rows rows, int steps, std::ptrdiff_t apart, const T *group, float *ou
 #pragma GCC unroll 4
         for (int c = 0; c < columns; c++) sums[r][c] = more ? load<Vec>(out + r * SUMS_APART + c * WIDTH) : Vec{};
     for (int step = 0; step < steps; step++) {
-#pragma GCC unroll 4
-        for (int line = 0; line < lines; line++) __builtin_prefetch(ahead + line * LINE, 0, 3);
+        ahead.ask<lines>();
         add_step<T>(sums, group, rows);
         rows = rows.from(0, Step<T>::inputs);
         group += apart;
-        ahead += apart * std::ptrdiff_t(sizeof(T));
     }
 #pragma GCC unroll 12
     for (int r = 0; r < R; r++)
@@ -48,7 +58,7 @@ void block(Rows rows, int steps, std::ptrdiff_t apart, const T *group, float *ou
 
 // The register blocks of a kind by their rows.
 template <class Own, int P> struct Blocks {
-    static const int room = ROWS / P, most = room > 12 ? 12 : room;
+    static const int room = ROWS / P, most = room > Own::most ? Own::most : room;
     static typename Own::Block of(int rows) {
         static constexpr typename Own::Block blocks[] = {
             Own::template of<1>,
@@ -68,37 +78,51 @@ template <class Own, int P> struct Blocks {
     }
 };
 
-// Cuts `rows` into the fewest blocks of at most `most`, as even as can be: `use(block, row, height)`.
+// One of the blocks that rows are cut into.
+struct Cut {
+    int block, blocks, row, height;
+
+    // Its share of what all of them ask for ahead, so that it comes evenly: as much as they read, `steps` of `apart`.
+    ALWAYS_INLINE Ahead share(const char *next, int steps, std::ptrdiff_t apart) const {
+        const std::ptrdiff_t pace = (apart + blocks - 1) / blocks;
+        return {next + block * steps * pace, pace};
+    }
+};
+
+// Cuts `rows` into the fewest blocks of at most `most`, as even as can be: `use(cut)`.
 template <class Use> ALWAYS_INLINE void even_blocks(int rows, int most, const Use &use) {
     const int blocks = (rows + most - 1) / most;
     for (int block = 0, row = 0; block < blocks; block++) {
         const int height = (rows - row + blocks - block - 1) / (blocks - block);
-        use(block, row, height);
+        use(Cut{block, blocks, row, height});
         row += height;
     }
 }
 
 template <class T, int P, class Rows> struct Same {
-    typedef void (*Block)(Rows, int, std::ptrdiff_t, const T *, float *, bool, const char *);
+    static const int most = Step<T>::most_rows;
+    typedef void (*Block)(Rows, int, std::ptrdiff_t, const T *, float *, bool, Ahead);
     template <int R> static constexpr Block of = block<T, R, P, Rows>;
 };
 
 const int PART_BYTES = 8192;  // of a group: what all blocks of rows read before the next part
 const int NEAR = 2048;        // bytes ahead of a single block
 
-// All rows against P panels: as one block while they fit its registers, so that the weights stream by once, else as
-// even blocks. These take a group part by part and ask for the next one, so that it comes while all of them compute.
+// All rows against P panels: as one block while they fit it, so that the weights stream by once, else as even blocks.
+// These take a group part by part and ask for the next one, so that it comes while all of them compute.
 template <class T, int P, class Rows>
 void rows_product(const Rows &first, int rows, int steps, std::ptrdiff_t apart, const T *group, float *out, bool more) {
     typedef Blocks<Same<T, P, Rows>, P> Own;
-    if (rows <= Own::most) return Own::of(rows)(first, steps, apart, group, out, more, (const char *)group + NEAR);
-    const int most = PART_BYTES / int(apart * sizeof(T));
+    const std::ptrdiff_t bytes = apart * std::ptrdiff_t(sizeof(T));
+    if (rows <= Own::most)
+        return Own::of(rows)(first, steps, apart, group, out, more, {(const char *)group + NEAR, bytes});
+    const int most = PART_BYTES / int(bytes);
     for (int start = 0; start < steps; start += most, group += most * apart) {
         const int part = steps - start < most ? steps - start : most;
         const char *next = (const char *)(group + part * apart);
-        even_blocks(rows, Own::most, [&](int, int row, int height) {
-            Own::of(height)(first.from(row, start * Step<T>::inputs), part, apart, group, out + row * SUMS_APART,
-                            more || start > 0, next);
+        even_blocks(rows, Own::most, [&](const Cut &cut) {
+            Own::of(cut.height)(first.from(cut.row, start * Step<T>::inputs), part, apart, group,
+                                out + cut.row * SUMS_APART, more || start > 0, cut.share(next, part, bytes));
         });
     }
 }

@@ -38,6 +38,9 @@ template <class T> class Matrix {
         kernels.product_int8(a, stride, rows, inputs_, panels_, data_of(group), out);
     }
 
+    // Tell a thread what it will read: the group it begins with.
+    void announce(Crew &crew) const { crew.expect(data_of(crew.first(groups_)), group_bytes_); }
+
     // Reads a row of the weight back, as a `Weight` does; of a plain matrix that is not int8.
     void read(int output, float *row) const;
 

@@ -14,6 +14,7 @@ namespace foredraft {
 namespace {
 
 const int MOST_WIDTH = 1 << 24;  // of a buffer
+const int LIGHT_LINES = 48;      // of the next matrix, asked for by each thread before work that is not a product
 
 template <class T> std::vector<T> in_type(const std::vector<float> &numbers) {
     std::vector<T> out;
@@ -126,7 +127,7 @@ template <class T> class TypedProgram final : public Program {
                                   adds ? run.row(other, row) + first : nullptr, columns, run.row(dst, row) + first);
             });
         };
-        push(multiply, prepared(weight, src));
+        push(multiply, prepared(weight, src), &weight);
     }
 
     void gated(View dst, View src, int matrix, Activation activation) override {
@@ -136,7 +137,7 @@ template <class T> class TypedProgram final : public Program {
                 run.kernels.gate(sums, weight.columns(), columns, activation, run.row(dst, row) + first);
             });
         };
-        push(multiply, prepared(weight, src));
+        push(multiply, prepared(weight, src), &weight);
     }
 
     void activation(View dst, View src, Activation activation) override {
@@ -227,7 +228,7 @@ template <class T> class TypedProgram final : public Program {
                 if (scale != 1 || softcap != 0) run.kernels.squeeze(to, scale, softcap, columns, to);
             });
         };
-        push(multiply, prepared(weight, src));
+        push(multiply, prepared(weight, src), &weight);
     }
 
     void output(View src) override {
@@ -264,11 +265,9 @@ template <class T> class TypedProgram final : public Program {
         T *logits = order.logits ? static_cast<T *>(order.logits) : logits_.as<T>();
         Run<T> run{order, kernels_, buffers_, scratch_, angles_, wide_, int8_.as<Int8Part>(), logits};
         threads_->run(2 * ops_.size() + order.kept.size() + 1, [&](Crew &crew) {
-            for (const Op &op : ops_)
-                if (runs(op.section, order.skipped)) {
-                    if (op.first) op.first(crew, run);
-                    op.body(crew, run);
-                }
+            announce(ops_.begin(), order, crew);
+            for (auto op = ops_.begin(); op != ops_.end(); op++)
+                if (runs(op->section, order.skipped)) perform(op, crew, run);
             if (order.choice.tokens) crew.share(order.wanted, [&](int row) { choose(run, row); });
         });
     }
@@ -277,11 +276,30 @@ template <class T> class TypedProgram final : public Program {
     using Body = std::function<void(Crew &, Run<T> &)>;
     struct Op {
         int section;
-        Body first, body;  // one phase each; most have no first
+        Body first, body;         // one phase each; most have no first
+        const Matrix<T> *matrix;  // that the body reads, or null
     };
+    using Place = typename std::vector<Op>::const_iterator;
 
-    void push(Body body, Body first = nullptr) {
-        ops_.push_back({needs_.section(), std::move(first), std::move(body)});
+    void push(Body body, Body first = nullptr, const Matrix<T> *matrix = nullptr) {
+        ops_.push_back({needs_.section(), std::move(first), std::move(body), matrix});
+    }
+
+    void perform(Place op, Crew &crew, Run<T> &run) const {
+        if (op->first) {
+            crew.fetch(LIGHT_LINES);
+            op->first(crew, run);
+        }
+        if (op->matrix) announce(op + 1, run.order, crew);
+        else crew.fetch(LIGHT_LINES);
+        op->body(crew, run);
+    }
+
+    // Tell a thread of the first matrix that is read from an operation on.
+    void announce(Place from, const Order &order, Crew &crew) const {
+        const auto reads = [&](const Op &op) { return op.matrix && runs(op.section, order.skipped); };
+        const Place next = std::find_if(from, ops_.end(), reads);
+        if (next != ops_.end()) next->matrix->announce(crew);
     }
 
     // Rows of an operation: all of them, or the wanted ones once they are selected.

@@ -1,13 +1,13 @@
 #include "threads.hpp"
 
 #include <cassert>
-#include <cstdint>
 
 namespace foredraft {
 
 namespace {
 
 const int SPINS = 4000;       // some ten microseconds: longer than most phases of a small model are apart
+const int SPIN_LINES = 8;     // asked for in each of them
 const int IDLE_SPINS = 2000;  // between jobs: a step's bookkeeping is longer than any spin worth its power
 
 inline void pause() {
@@ -30,8 +30,7 @@ bool Crew::enter(int chunks) {
 
 // The next chunk of the run that `owner` began with, -1 when there is none.
 int Crew::claim(int chunks, int owner) {
-    const int first = int(std::int64_t(chunks) * owner / count_);
-    const int last = int(std::int64_t(chunks) * (owner + 1) / count_);
+    const int first = first_of(chunks, owner), last = first_of(chunks, owner + 1);
     auto &given = threads_.given(phase_ - 1, owner).value;
     if (first + given.load(std::memory_order_relaxed) >= last) return -1;
     const int chunk = first + given.fetch_add(1, std::memory_order_relaxed);
@@ -51,6 +50,7 @@ void Crew::wait(int chunks) {
     auto &done = threads_.done(phase_ - 1).value;
     for (int spin = 0; spin < SPINS; spin++) {
         if (done.load(std::memory_order_acquire) >= chunks) return;
+        fetch(SPIN_LINES);
         pause();
     }
     std::unique_lock<std::mutex> lock(threads_.sleep_mutex_);

@@ -2,17 +2,20 @@
 //
 // A phase is over when all its chunks are done, not when all threads have come: a thread that a busy neighbour keeps
 // from running delays nobody but for the chunk it holds. Each thread begins with a run of chunks of its own, so that it
-// reads memory from front to back, then helps others with theirs. Waiting threads spin for some microseconds, then
-// sleep.
+// reads memory from front to back, then helps others with theirs. Waiting threads spin for some microseconds, and ask the
+// memory for what they will read next, then sleep.
 #pragma once
 #include <atomic>
 #include <condition_variable>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
+
+#include "kernels.hpp"
 
 namespace foredraft {
 
@@ -25,6 +28,19 @@ class Crew {
 
     int number() const { return number_; }
 
+    // The chunk this thread begins a phase of so many with.
+    int first(int chunks) const { return first_of(chunks, number_); }
+
+    // Name what this thread reads once it is done with lighter work, and ask for some lines of it: the memory would be
+    // idle meanwhile. While it waits for others, it asks for the rest.
+    void expect(const char *from, std::size_t bytes) {
+        expected_ = from;
+        expected_end_ = from + bytes;
+    }
+    void fetch(int lines) {
+        for (; lines > 0 && expected_ < expected_end_; lines--, expected_ += LINE) __builtin_prefetch(expected_, 0, 2);
+    }
+
     // Run `body(chunk)` for each of `chunks`, together with the other threads; all are done when it returns.
     template <class Body> void share(int chunks, const Body &body) {
         if (!enter(chunks)) return;
@@ -36,6 +52,7 @@ class Crew {
     }
 
   private:
+    int first_of(int chunks, int owner) const { return int(std::int64_t(chunks) * owner / count_); }
     bool enter(int chunks);
     int claim(int chunks, int owner);
     void finish(int chunks, int taken);
@@ -44,6 +61,7 @@ class Crew {
     Threads &threads_;
     int number_, count_;
     std::size_t phase_ = 0;
+    const char *expected_ = nullptr, *expected_end_ = nullptr;
 };
 
 class Threads {
