@@ -1,6 +1,7 @@
 """A mistake in a parameter gives one line that names the value."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -58,6 +59,16 @@ def test_speculation_config_refuses(name, value):
     with pytest.raises(ConfigError) as error:
         SpeculationConfig.from_json(json.dumps({name: value}))
     assert name in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["method", "model", "drafters", "self_skip", "prediction"])
+def test_texts_of_another_type_are_refused(name):
+    with pytest.raises(ConfigError, match=rf"^{name} is \['ngram'\]; it must be a string$"):
+        SpeculationConfig(**{name: ["ngram"]})
+
+
+def test_a_model_may_be_a_path():
+    assert SpeculationConfig(model=Path("some/folder")) == SpeculationConfig(model="some/folder")
 
 
 def test_an_unknown_key_is_answered_with_the_nearest():

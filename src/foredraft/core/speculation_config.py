@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass, fields, replace
+from os import PathLike, fspath
 from typing import Any
 
 from foredraft.core.drafter_keys import made_by
@@ -39,7 +40,7 @@ class SpeculationConfig:
     Attributes:
         method: Name of the drafter, such as draft_model, ngram or suffix, or one registered by the caller; auto chooses
             drafter, length and shape anew in every step, none decodes plainly.
-        model: Draft model or head: a folder, a hub id or an embedded name.
+        model: Draft model or head: a folder, as a string or a path, a hub id or an embedded name.
         drafters: Whom a combination asks and whom auto chooses from: names with commas between them, each a method or
             method:model.
         num_speculative_tokens: Longest path of a draft, 1 to 64; where it is not given, 5, and 16 for auto.
@@ -100,6 +101,8 @@ class SpeculationConfig:
     draft_sample_method: str | None = None
 
     def __post_init__(self) -> None:
+        if isinstance(self.model, PathLike):
+            object.__setattr__(self, "model", fspath(self.model))
         whole("num_speculative_tokens", self.depth, 1, 64)
         whole("tree_size", self.tree_size, 0, MAX_NODES)
         whole("tree_width", self.tree_width, 1, 32)
@@ -126,6 +129,9 @@ class SpeculationConfig:
             shape is None or isinstance(shape, str),
             f"speculative_token_tree is {shape!r}; it must be a string: a published name or a JSON list of rank paths",
         )
+        for field in fields(self):
+            right = field.type not in (str, str | None) or isinstance(getattr(self, field.name), field.type)
+            require(right, f"{field.name} is {getattr(self, field.name)!r}; it must be a string")
         require(
             not self.branches or rule not in CHAIN_RULES,
             f"rejection_sample_method {rule!r} verifies chains, not trees; for trees use 'tree' or 'traversal'",
