@@ -101,8 +101,8 @@ ALWAYS_INLINE Ints add_dots(Ints sum, Ints weights, const std::int8_t *row) {
 }
 #endif
 
-// A step of a product takes so many `inputs` from each row, read as `Row`, and multiplies in so many `parts`. A block has
-// `most_rows`: where weights have to be widened first, as many as registers hold.
+// A step of a product takes so many `inputs` from each row, read as `Row`, and multiplies in so many `parts`. A block
+// has `most_rows`: where weights have to be widened first, as many as registers hold.
 template <class T> struct Step;
 template <> struct Step<float> {
     static const int inputs = 1, parts = 1, most_rows = 12;

@@ -2,8 +2,8 @@
 //
 // A phase is over when all its chunks are done, not when all threads have come: a thread that a busy neighbour keeps
 // from running delays nobody but for the chunk it holds. Each thread begins with a run of chunks of its own, so that it
-// reads memory from front to back, then helps others with theirs. Waiting threads spin for some microseconds, and ask the
-// memory for what they will read next, then sleep.
+// reads memory from front to back, then helps others with theirs. Waiting threads spin for some microseconds, in which
+// they ask the memory for what they will read next, then sleep.
 #pragma once
 #include <atomic>
 #include <condition_variable>
