@@ -43,69 +43,107 @@ template <class T> void round_row(const T *row, int inputs, Int8Part *out) {
     }
 }
 
-const int INT8_NEAR = 4096;  // bytes ahead of the first block of rows
+const int INT8_STEPS = INT8_GROUP / INT8_INPUTS;
+const int INT8_AHEAD = 4;  // parts of INT8_GROUP inputs that blocks of rows ask for ahead
 
-// A block of R rows and P panels, INT8_GROUP inputs of them. The first block of rows asks the memory for what is ahead.
-template <int R, int P>
-void int8_block(const Int8Part *a, std::ptrdiff_t stride, std::ptrdiff_t apart, const std::uint8_t *weights,
-                const float *scales, float *out, bool first) {
-    const int columns = P * VECS, width = columns * WIDTH * INT8_INPUTS;
-    Int8Step::Sum sums[R][columns];
-    for (int r = 0; r < R; r++)
-        for (int c = 0; c < columns; c++) sums[r][c] = Int8Step::start(a[r * stride]);
-    for (int i = 0; i < INT8_GROUP; i += INT8_INPUTS, weights += apart) {
-        for (int byte = 0; first && byte < width; byte += LINE)
-            __builtin_prefetch(weights + INT8_NEAR + byte, 0, 3);
-        add_step<std::int8_t>(sums, weights, [&](int r) { return Int8Step::row(a[r * stride]) + i; });
+// A group of an int8 weight, from one of its panels on: part after part, each of them scales, then weights.
+struct Int8Weights {
+    const char *part;
+    int panels, panel;
+
+    std::ptrdiff_t bytes() const { return std::ptrdiff_t(panels) * PANEL * (sizeof(float) + INT8_GROUP); }
+    std::ptrdiff_t pace() const { return bytes() / INT8_STEPS; }
+    std::ptrdiff_t apart() const { return std::ptrdiff_t(panels) * PANEL * INT8_INPUTS; }  // from step to step
+    const float *scales() const { return reinterpret_cast<const float *>(part) + panel * PANEL; }
+    const std::uint8_t *numbers() const {
+        return reinterpret_cast<const std::uint8_t *>(part) + panels * PANEL * sizeof(float) +
+               panel * PANEL * INT8_INPUTS;
     }
-    Vec scale[columns];
-    for (int c = 0; c < columns; c++) scale[c] = load<Vec>(scales + c * WIDTH);
+};
+
+// A vector that lies in memory.
+struct Stored {
+    float *at;
+    ALWAYS_INLINE operator Vec() const { return load<Vec>(at); }
+    ALWAYS_INLINE void operator=(Vec v) const { store(at, v); }
+};
+
+// A part of R rows by C vectors of weights: to each sum, as `total(r, c)` refers to it, what it adds. Product and sum
+// are one expression for all kinds of sums: compilers round once or twice by that.
+template <int R, int C, class Total>
+ALWAYS_INLINE void add_int8_part(const Int8Part *a, std::ptrdiff_t stride, const Int8Weights &weights, Ahead &ahead,
+                                 const Total &total) {
+    const int lines = C * WIDTH * INT8_INPUTS / LINE;
+    const std::ptrdiff_t apart = weights.apart();
+    const std::uint8_t *numbers = weights.numbers();
+    Int8Step::Sum sums[R][C];
+    for (int r = 0; r < R; r++)
+        for (int c = 0; c < C; c++) sums[r][c] = Int8Step::start(a[r * stride]);
+    for (int i = 0; i < INT8_GROUP; i += INT8_INPUTS, numbers += apart) {
+        ahead.ask<lines>();
+        add_step<std::int8_t>(sums, numbers, [&](int r) { return Int8Step::row(a[r * stride]) + i; });
+    }
+    Vec scale[C];
+    for (int c = 0; c < C; c++) scale[c] = load<Vec>(weights.scales() + c * WIDTH);
     for (int r = 0; r < R; r++) {
         const Vec own = all(a[r * stride].scale);
-        for (int c = 0; c < columns; c++) {
-            float *to = out + r * SUMS_APART + c * WIDTH;
-            store(to, load<Vec>(to) + own * scale[c] * Int8Step::wide(sums[r][c]));
-        }
+        for (int c = 0; c < C; c++) total(r, c) = Vec(total(r, c)) + own * scale[c] * Int8Step::wide(sums[r][c]);
     }
+}
+
+// A block of R rows and P panels, one part of them.
+template <int R, int P>
+void int8_block(const Int8Part *a, std::ptrdiff_t stride, const Int8Weights &weights, float *out, Ahead ahead) {
+    const auto total = [out](int r, int c) { return Stored{out + r * SUMS_APART + c * WIDTH}; };
+    add_int8_part<R, P * VECS>(a, stride, weights, ahead, total);
+}
+
+// Few rows: R of them and P panels, all parts.
+template <int R, int P>
+void int8_few(const Int8Part *a, std::ptrdiff_t stride, int parts, Int8Weights weights, float *out) {
+    const int columns = P * VECS;
+    Vec totals[R][columns] = {};
+    Ahead ahead{weights.part + NEAR, weights.pace()};
+    for (int part = 0; part < parts; part++, a++, weights.part += weights.bytes())
+        add_int8_part<R, columns>(a, stride, weights, ahead, [&](int r, int c) -> Vec & { return totals[r][c]; });
+    for (int r = 0; r < R; r++)
+        for (int c = 0; c < columns; c++) store(out + r * SUMS_APART + c * WIDTH, totals[r][c]);
 }
 
 template <int P> struct Int8Blocks {
-    static const int most = Int8Step::most_rows;
-    typedef void (*Block)(const Int8Part *, std::ptrdiff_t, std::ptrdiff_t, const std::uint8_t *, const float *,
-                          float *, bool);
+    typedef void (*Block)(const Int8Part *, std::ptrdiff_t, const Int8Weights &, float *, Ahead);
     template <int R> static constexpr Block of = int8_block<R, P>;
 };
+template <int P> struct Int8Few {
+    typedef void (*Block)(const Int8Part *, std::ptrdiff_t, int, Int8Weights, float *);
+    template <int R> static constexpr Block of = int8_few<(R < FEW_ROWS ? R : FEW_ROWS), P>;
+};
 
-// All rows against P panels, as even blocks.
+// All rows against P panels: a few go through all parts, of more each block takes a part in turn.
 template <int P>
-void int8_rows(const Int8Part *a, std::ptrdiff_t stride, int rows, std::ptrdiff_t apart, const std::uint8_t *weights,
-               const float *scales, float *out) {
+void int8_rows(const Int8Part *a, std::ptrdiff_t stride, int rows, int parts, Int8Weights weights, float *out) {
     typedef Blocks<Int8Blocks<P>, P> Own;
-    even_blocks(rows, Own::most, [&](const Cut &cut) {
-        Own::of(cut.height)(a + cut.row * stride, stride, apart, weights, scales, out + cut.row * SUMS_APART,
-                            cut.block == 0);
-    });
-}
-
-inline void int8_panels(const Int8Part *a, std::ptrdiff_t stride, int rows, int panels, const std::uint8_t *weights,
-                        const float *scales, float *out) {
-    const std::ptrdiff_t panel = PANEL * INT8_INPUTS, apart = panels * panel;
-    if (JOINED == panels) return int8_rows<JOINED>(a, stride, rows, apart, weights, scales, out);
-    for (int i = 0; i < panels; i++)
-        int8_rows<1>(a, stride, rows, apart, weights + i * panel, scales + i * PANEL, out + i * PANEL);
+    if (rows <= FEW_ROWS && rows <= Own::most)
+        return Blocks<Int8Few<P>, P>::of(rows)(a, stride, parts, weights, out);
+    for (int r = 0; r < rows; r++) std::memset(out + r * SUMS_APART, 0, P * PANEL * sizeof(float));
+    const Cuts cuts(rows, Own::most);
+    const std::ptrdiff_t pace = cuts.share(weights.pace());
+    for (int part = 0; part < parts; part++, a++, weights.part += weights.bytes()) {
+        const char *next = weights.part + INT8_AHEAD * weights.bytes();
+        cuts.each([&](int block, int row, int height) {
+            Own::of(height)(a + row * stride, stride, weights, out + row * SUMS_APART,
+                            {next + block * INT8_STEPS * pace, pace});
+        });
+    }
 }
 
 inline void product_int8(const Int8Part *a, std::ptrdiff_t stride, int rows, int inputs, int panels, const void *group,
                          float *out) {
-    const char *from = static_cast<const char *>(group);
-    const int width = panels * PANEL;
-    for (int r = 0; r < rows; r++) std::memset(out + r * SUMS_APART, 0, width * sizeof(float));
-    for (int start = 0; start < inputs; start += INT8_GROUP, a++) {
-        const float *scales = reinterpret_cast<const float *>(from);
-        const auto *weights = reinterpret_cast<const std::uint8_t *>(scales + width);
-        int8_panels(a, stride, rows, panels, weights, scales, out);
-        from += width * (sizeof(float) + INT8_GROUP);
-    }
+    const int parts = inputs / INT8_GROUP;
+    Int8Weights weights{static_cast<const char *>(group), panels, 0};
+    if (JOINED == panels) return int8_rows<JOINED>(a, stride, rows, parts, weights, out);
+    for (; weights.panel < panels; weights.panel++)
+        int8_rows<1>(a, stride, rows, parts, weights, out + weights.panel * PANEL);
 }
 
 }  // namespace KERNELS_NAMESPACE

@@ -56,9 +56,11 @@ void block(Rows rows, int steps, std::ptrdiff_t apart, const T *group, float *ou
         for (int c = 0; c < columns; c++) store(out + r * SUMS_APART + c * WIDTH, sums[r][c]);
 }
 
+const int BLOCK_ROWS = 12;  // most rows of a register block
+
 // The register blocks of a kind by their rows.
 template <class Own, int P> struct Blocks {
-    static const int room = ROWS / P, most = room > Own::most ? Own::most : room;
+    static const int room = ROWS / P, most = room > BLOCK_ROWS ? BLOCK_ROWS : room;
     static typename Own::Block of(int rows) {
         static constexpr typename Own::Block blocks[] = {
             Own::template of<1>,
@@ -78,52 +80,52 @@ template <class Own, int P> struct Blocks {
     }
 };
 
-// One of the blocks that rows are cut into.
-struct Cut {
-    int block, blocks, row, height;
+// Rows cut into the fewest blocks of at most `most`, as even as can be.
+struct Cuts {
+    int blocks, height, taller;  // the first so many are a row taller
 
-    // Its share of what all of them ask for ahead, so that it comes evenly: as much as they read, `steps` of `apart`.
-    // A step's lines reach into those of the next: asked for once each they come late, and 8 rows take a tenth longer.
-    ALWAYS_INLINE Ahead share(const char *next, int steps, std::ptrdiff_t apart) const {
-        const std::ptrdiff_t pace = (apart + blocks - 1) / blocks;
-        return {next + block * steps * pace, pace};
+    Cuts(int rows, int most) : blocks((rows + most - 1) / most), height(rows / blocks), taller(rows % blocks) {}
+
+    // `use(block, row, rows)` for each of them.
+    template <class Use> ALWAYS_INLINE void each(const Use &use) const {
+        for (int block = 0, row = 0; block < blocks; block++) {
+            const int rows = height + (block < taller);
+            use(block, row, rows);
+            row += rows;
+        }
     }
+
+    // The share of each in `bytes`, which all of them ask for in a step, so that they come evenly. A step's lines reach
+    // into those of the next: asked for once each they come late, and 8 rows take a tenth longer.
+    std::ptrdiff_t share(std::ptrdiff_t bytes) const { return (bytes + blocks - 1) / blocks; }
 };
 
-// Cuts `rows` into the fewest blocks of at most `most`, as even as can be: `use(cut)`.
-template <class Use> ALWAYS_INLINE void even_blocks(int rows, int most, const Use &use) {
-    const int blocks = (rows + most - 1) / most;
-    for (int block = 0, row = 0; block < blocks; block++) {
-        const int height = (rows - row + blocks - block - 1) / (blocks - block);
-        use(Cut{block, blocks, row, height});
-        row += height;
-    }
-}
-
 template <class T, int P, class Rows> struct Same {
-    static const int most = Step<T>::most_rows;
     typedef void (*Block)(Rows, int, std::ptrdiff_t, const T *, float *, bool, Ahead);
     template <int R> static constexpr Block of = block<T, R, P, Rows>;
 };
 
 const int PART_BYTES = 8192;  // of a group: what all blocks of rows read before the next part
-const int NEAR = 2048;        // bytes ahead of a single block
+const int FEW_ROWS = 4;       // which compute less than the memory takes to answer
+const int NEAR = 4096;        // bytes that these ask for ahead
 
-// All rows against P panels: as one block while they fit it, so that the weights stream by once, else as even blocks.
-// These take a group part by part and ask for the next one, so that it comes while all of them compute.
+// All rows against P panels, as even blocks. They take a group part by part and ask for the next one, so that it comes
+// while all of them compute; few rows go through all of it and ask for what is near, which then comes more evenly.
 template <class T, int P, class Rows>
 void rows_product(const Rows &first, int rows, int steps, std::ptrdiff_t apart, const T *group, float *out, bool more) {
     typedef Blocks<Same<T, P, Rows>, P> Own;
     const std::ptrdiff_t bytes = apart * std::ptrdiff_t(sizeof(T));
-    if (rows <= Own::most)
+    if (rows <= FEW_ROWS && rows <= Own::most)
         return Own::of(rows)(first, steps, apart, group, out, more, {(const char *)group + NEAR, bytes});
     const int most = PART_BYTES / int(bytes);
+    const Cuts cuts(rows, Own::most);
+    const std::ptrdiff_t pace = cuts.share(bytes);
     for (int start = 0; start < steps; start += most, group += most * apart) {
         const int part = steps - start < most ? steps - start : most;
         const char *next = (const char *)(group + part * apart);
-        even_blocks(rows, Own::most, [&](const Cut &cut) {
-            Own::of(cut.height)(first.from(cut.row, start * Step<T>::inputs), part, apart, group,
-                                out + cut.row * SUMS_APART, more || start > 0, cut.share(next, part, bytes));
+        cuts.each([&](int block, int row, int height) {
+            Own::of(height)(first.from(row, start * Step<T>::inputs), part, apart, group, out + row * SUMS_APART,
+                            more || start > 0, {next + block * part * pace, pace});
         });
     }
 }

@@ -101,11 +101,10 @@ ALWAYS_INLINE Ints add_dots(Ints sum, Ints weights, const std::int8_t *row) {
 }
 #endif
 
-// A step of a product takes so many `inputs` from each row, read as `Row`, and multiplies in so many `parts`. A block
-// has `most_rows`: where weights have to be widened first, as many as registers hold.
+// A step of a product takes so many `inputs` from each row, read as `Row`, and multiplies in so many `parts`.
 template <class T> struct Step;
 template <> struct Step<float> {
-    static const int inputs = 1, parts = 1, most_rows = 12;
+    static const int inputs = 1, parts = 1;
     typedef float Row;
     typedef Vec Weight, Sum;
     static Vec weight(const float *p, int) { return load<Vec>(p); }
@@ -113,7 +112,7 @@ template <> struct Step<float> {
 };
 #if PAIRS
 template <> struct Step<bf16> {
-    static const int inputs = 2, parts = 1, most_rows = 6;
+    static const int inputs = 2, parts = 1;
     typedef bf16 Row;
     typedef Bits Weight;
     typedef Vec Sum;
@@ -128,7 +127,7 @@ template <> struct Step<bf16> {
 // Rows are widened beforehand, and spread from memory for nothing; weights are widened half a pair at a time, so that
 // they take few registers.
 template <> struct Step<bf16> {
-    static const int inputs = 2, parts = 2, most_rows = 12;
+    static const int inputs = 2, parts = 2;
     typedef float Row;
     typedef Vec Weight, Sum;
     static Vec weight(const bf16 *p, int part) { return half_of(p, part); }
@@ -140,7 +139,7 @@ template <> struct Step<bf16> {
 // stay below 2^24.
 template <> struct Step<std::int8_t> {
 #if DOTS
-    static const int inputs = INT8_INPUTS, parts = 1, most_rows = 12;
+    static const int inputs = INT8_INPUTS, parts = 1;
     typedef std::int8_t Row;
     typedef Ints Weight, Sum;
     static const Row *row(const Int8Part &part) { return part.narrow; }
@@ -150,7 +149,7 @@ template <> struct Step<std::int8_t> {
     static Ints weight(const std::uint8_t *p, int) { return load<Ints>(p); }
     static Ints times(Ints sum, const std::int8_t *row, Ints weight, int) { return add_dots(sum, weight, row); }
 #else
-    static const int inputs = INT8_INPUTS, parts = INT8_INPUTS, most_rows = 12;
+    static const int inputs = INT8_INPUTS, parts = INT8_INPUTS;
     typedef float Row;
     typedef Vec Weight, Sum;
     static const Row *row(const Int8Part &part) { return part.wide; }
