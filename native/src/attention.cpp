@@ -122,48 +122,54 @@ std::size_t attention_scratch(const Order &order) {
     return most;
 }
 
-template <class T> void attend_rows(Crew &crew, Run<T> &run, View dst, View src, const Attending &attending) {
-    const int repeat = attending.heads / attending.kv_heads;
-    int tiles = 0;
-    for (const Segment &segment : run.order.segments) tiles += tiles_of(segment, repeat);
-    crew.share(tiles * attending.kv_heads, [&](int number) {
-        const Tile tile = tile_at(run.order, number, attending.kv_heads, repeat);
-        attend_tile(run, tile, dst, src, attending, run.scratch[crew.number()].template as<char>());
-    });
+template <class T>
+Heads<T>::Heads(View src, bool queries, const Attending &attending, const HeadNorm &norm)
+    : src(src), attending(attending), queries_(queries), norm_(norm), query_norm_(in_type<T>(norm.query)),
+      key_norm_(in_type<T>(norm.key)) {}
+
+template <class T> void Heads<T>::place(Run<T> &run, int row, int group, int stop) const {
+    const Attending &a = attending;
+    const auto &layer = run.order.cache->layers[a.layer];
+    const int repeat = a.heads / a.kv_heads, width = a.kv_heads * a.size, count = (stop - group) * a.size;
+    T *queries = run.row(src, row), *keys = queries + (queries_ ? a.heads * a.size : 0) + group * a.size;
+    if (queries_) ready(run, row, queries + group * repeat * a.size, (stop - group) * repeat, query_norm_, norm_.query);
+    ready(run, row, keys, stop - group, key_norm_, norm_.key);
+    const std::ptrdiff_t at = run.order.write[row] * std::ptrdiff_t(width) + group * a.size;
+    std::copy_n(keys, count, static_cast<T *>(layer.keys) + at);
+    std::copy_n(keys + width, count, static_cast<T *>(layer.values) + at);
 }
 
 template <class T>
-static void ready_heads(Run<T> &run, T *heads, int count, int size, const std::vector<T> &weight,
-                        const std::vector<float> &wide_weight, const HeadNorm &norm, const float *angles, int turned) {
-    for (int head = 0; head < count; head++, heads += size) {
-        if (!weight.empty())
-            run.kernels.norm(heads, weight.data(), norm.wide ? wide_weight.data() : nullptr, size, norm.eps, heads);
-        if (angles) run.kernels.rotate(heads, angles, angles + turned / 2, turned);
+void Heads<T>::ready(Run<T> &run, int row, T *heads, int count, const std::vector<T> &narrowed,
+                     const std::vector<float> &weight) const {
+    const Angles *angles = attending.rotary >= 0 ? &run.angles[attending.rotary] : nullptr;
+    for (T *head = heads; head < heads + count * attending.size; head += attending.size) {
+        if (!narrowed.empty())
+            run.kernels.norm(head, narrowed.data(), norm_.wide ? weight.data() : nullptr, attending.size, norm_.eps,
+                             head);
+        if (angles) run.kernels.rotate(head, angles->rows[row], angles->rows[row] + angles->size / 2, angles->size);
     }
 }
 
-template <class T> void place_rows(Crew &crew, Run<T> &run, View src, bool queries, const Attending &a,
-                                   const std::vector<T> &query_norm, const std::vector<T> &key_norm,
-                                   const HeadNorm &norm) {
-    const auto &layer = run.order.cache->layers[a.layer];
-    const int before = queries ? a.heads * a.size : 0, width = a.kv_heads * a.size;
-    share_rows(crew, run.order.rows, before + 2 * width, [&](int row) {
-        const float *angles = a.rotary >= 0 ? run.angles[a.rotary].rows[row] : nullptr;
-        const int turned = a.rotary >= 0 ? run.angles[a.rotary].size : 0;
-        T *heads = run.row(src, row);
-        if (queries) ready_heads(run, heads, a.heads, a.size, query_norm, norm.query, norm, angles, turned);
-        ready_heads(run, heads + before, a.kv_heads, a.size, key_norm, norm.key, norm, angles, turned);
-        const std::int64_t slot = run.order.write[row];
-        std::copy_n(heads + before, width, static_cast<T *>(layer.keys) + slot * width);
-        std::copy_n(heads + before + width, width, static_cast<T *>(layer.values) + slot * width);
+template <class T> void attend_rows(Crew &crew, Run<T> &run, View dst, const Heads<T> &heads) {
+    const Attending &a = heads.attending;
+    const auto &segments = run.order.segments;
+    const int repeat = a.heads / a.kv_heads, rows = run.order.rows;
+    // A request alone, each of whose key heads is one tile's: who attends by it places it before, and nobody waits.
+    const bool alone = segments.size() == 1 && tiles_of(segments[0], repeat) == 1;
+    if (!alone) share_rows(crew, rows, heads.src.width, [&](int row) { heads.place(run, row, 0, a.kv_heads); });
+    int tiles = 0;
+    for (const Segment &segment : segments) tiles += tiles_of(segment, repeat);
+    crew.share(tiles * a.kv_heads, [&](int number) {
+        const Tile tile = tile_at(run.order, number, a.kv_heads, repeat);
+        for (int row = 0; row < rows && alone; row++) heads.place(run, row, tile.group, tile.group + 1);
+        attend_tile(run, tile, dst, heads.src, a, run.scratch[crew.number()].template as<char>());
     });
 }
 
-template void attend_rows(Crew &, Run<bf16> &, View, View, const Attending &);
-template void attend_rows(Crew &, Run<float> &, View, View, const Attending &);
-template void place_rows(Crew &, Run<bf16> &, View, bool, const Attending &, const std::vector<bf16> &,
-                         const std::vector<bf16> &, const HeadNorm &);
-template void place_rows(Crew &, Run<float> &, View, bool, const Attending &, const std::vector<float> &,
-                         const std::vector<float> &, const HeadNorm &);
+template class Heads<bf16>;
+template class Heads<float>;
+template void attend_rows(Crew &, Run<bf16> &, View, const Heads<bf16> &);
+template void attend_rows(Crew &, Run<float> &, View, const Heads<float> &);
 
 }  // namespace foredraft

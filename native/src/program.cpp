@@ -6,8 +6,8 @@
 
 #include "choice.hpp"
 #include "needs.hpp"
+#include "op.hpp"
 #include "require.hpp"
-#include "run.hpp"
 
 namespace foredraft {
 
@@ -16,42 +16,53 @@ namespace {
 const int MOST_WIDTH = 1 << 24;  // of a buffer
 const int LIGHT_LINES = 48;      // of the next matrix, asked for by each thread before work that is not a product
 
-template <class T> std::vector<T> in_type(const std::vector<float> &numbers) {
-    std::vector<T> out;
-    for (float number : numbers) out.push_back(narrow<T>(number));
-    return out;
-}
+// What a product gives for a row: the sums of so many outputs from the first on.
+struct Sums {
+    int row, first, columns;
+    const float *numbers;
+};
 
-// A product of `rows` rows by a matrix, in tiles of one group of its outputs by some rows:
-// `use(row, first, columns, sums)` gets the sums of so many outputs of a row.
+// A product of `rows` rows by a matrix, in tiles of one group of its outputs by some rows; `use(sums)` gets them row by
+// row.
 template <class T, class Use>
-void share_product(Crew &crew, const Run<T> &run, const Matrix<T> &matrix, View src, int rows, const Use &use) {
+void share_product(Crew &crew, Run<T> &run, const Matrix<T> &matrix, const Entry<T> &entry, int rows, const Use &use) {
+    entry.ready(crew, run, rows);
     Widened wide{run.wide[crew.number()].template as<float>(), false};
+    typename Entry<T>::Rows entered{};
     crew.share(matrix.groups(), [&](int group) {
+        if (!entered.first) entered = entry.of(run, rows, crew.number());
         alignas(64) float sums[MOST_ROWS * SUMS_APART];
         const int first = group * matrix.columns(), columns = std::min(matrix.columns(), matrix.outputs() - first);
         for (int start = 0; start < rows; start += MOST_ROWS) {
             const int part = std::min(MOST_ROWS, rows - start);
             wide.filled &= rows <= MOST_ROWS;
-            if (const int parts = matrix.inputs() / INT8_GROUP; matrix.int8())
-                matrix.product(run.kernels, run.int8 + std::ptrdiff_t(start) * parts, parts, part, group, sums);
-            else matrix.product(run.kernels, run.row(src, start), run.stride(src), part, group, sums, wide);
-            for (int row = 0; row < part; row++) use(start + row, first, columns, sums + row * SUMS_APART);
+            if (const int parts = entry.parts())
+                matrix.product(run.kernels, entered.parts + std::ptrdiff_t(start) * parts, parts, part, group, sums);
+            else matrix.product(run.kernels, entered.first + start * entered.stride, entered.stride, part, group, sums,
+                                wide);
+            for (int row = 0; row < part; row++) use({start + row, first, columns, sums + row * SUMS_APART});
         }
     });
+}
+
+bool overlap(const View &a, const View &b) {
+    return a.buffer == b.buffer && a.offset < b.offset + b.width && b.offset < a.offset + a.width;
 }
 
 template <class T> class TypedProgram final : public Program {
   public:
     TypedProgram(const Kernels<T> &kernels, std::shared_ptr<Threads> threads)
         : kernels_(kernels), threads_(std::move(threads)), scratch_(threads_->count()), wide_(threads_->count()),
-          needs_(sizeof(T) == 2) {}
+          own_(threads_->count()), needs_(sizeof(T) == 2) {
+        for (auto &own : own_) own.ensure(Entry<T>::room());
+    }
 
     bool narrow() const override { return sizeof(T) == 2; }
 
     int buffer(int width) override {
         require(width > 0 && width <= MOST_WIDTH, "a buffer's width must be from 1 to ", MOST_WIDTH);
         buffers_.push_back({width, (width + 31) / 32 * 32, {}});
+        readers_.push_back(0);
         return int(buffers_.size()) - 1;
     }
 
@@ -83,86 +94,80 @@ template <class T> class TypedProgram final : public Program {
     void tokens_embedded(View dst, const void *table, std::int64_t tokens, float scale) override {
         check(dst);
         needs_.embedding(tokens);
-        push([=](Crew &crew, Run<T> &run) {
-            share_rows(crew, run.order.rows, dst.width, [&](int row) {
-                const T *from = static_cast<const T *>(table) + run.order.tokens[row] * dst.width;
-                T *to = run.row(dst, row);
-                if (scale == 1) std::copy_n(from, dst.width, to);
-                else run.kernels.scale(from, scale, dst.width, to);
-            });
-        });
+        push_rows(dst.width, [=](Run<T> &run, int row) {
+            const T *from = static_cast<const T *>(table) + run.order.tokens[row] * dst.width;
+            T *to = run.row(dst, row);
+            if (scale == 1) std::copy_n(from, dst.width, to);
+            else run.kernels.scale(from, scale, dst.width, to);
+        }).selected = false;
     }
 
     void input(View dst, int index) override {
         check(dst);
         needs_.input(index, dst.width);
-        push([=](Crew &crew, Run<T> &run) {
+        push_rows(dst.width, [=](Run<T> &run, int row) {
             const T *from = static_cast<const T *>(run.order.inputs[index]);
-            share_rows(crew, run.order.rows, dst.width, [&](int row) {
-                std::copy_n(from + std::ptrdiff_t(row) * dst.width, dst.width, run.row(dst, row));
-            });
-        });
+            std::copy_n(from + std::ptrdiff_t(row) * dst.width, dst.width, run.row(dst, row));
+        }).selected = false;
     }
 
     void norm(View dst, View src, std::vector<float> weight, float eps, bool wide) override {
         same_width(dst, src);
         require(int(weight.size()) == src.width, "a norm's weight must be as wide as its input");
-        push([=, rows = rows_of(), narrowed = in_type<T>(weight)](Crew &crew, Run<T> &run) {
-            share_rows(crew, rows(run), src.width, [&](int row) {
-                run.kernels.norm(run.row(src, row), narrowed.data(), wide ? weight.data() : nullptr, src.width, eps,
-                                 run.row(dst, row));
-            });
-        });
+        read(src);
+        const auto norm = std::make_shared<Norm<T>>(dst, src, std::move(weight), eps, wide);
+        push_rows(src.width, [=](Run<T> &run, int row) {
+            norm->one(run.kernels, run.row(src, row), run.row(dst, row));
+        }).norm = norm;
     }
 
     void linear(View dst, View src, int matrix, std::vector<float> bias, const View *residual) override {
         const Matrix<T> &weight = fitting(matrix, src, dst, false);
         require(bias.empty() || int(bias.size()) == dst.width, "a bias must be as wide as the output");
-        if (residual) same_width(dst, *residual);
+        if (residual) {
+            same_width(dst, *residual);
+            read(*residual);
+        }
         const bool adds = residual != nullptr;
         const View other = adds ? *residual : dst;
-        const auto multiply = [=, rows = rows_of(), &weight, narrowed = in_type<T>(bias)](Crew &crew, Run<T> &run) {
-            share_product(crew, run, weight, src, rows(run), [&](int row, int first, int columns, const float *sums) {
-                run.kernels.close(sums, narrowed.empty() ? nullptr : narrowed.data() + first,
-                                  adds ? run.row(other, row) + first : nullptr, columns, run.row(dst, row) + first);
-            });
-        };
-        push(multiply, prepared(weight, src), &weight);
+        push_product(weight, src, &dst, [=, narrowed = in_type<T>(bias)](const Run<T> &run, const Sums &sums) {
+            run.kernels.close(sums.numbers, narrowed.empty() ? nullptr : narrowed.data() + sums.first,
+                              adds ? run.row(other, sums.row) + sums.first : nullptr, sums.columns,
+                              run.row(dst, sums.row) + sums.first);
+        });
     }
 
     void gated(View dst, View src, int matrix, Activation activation) override {
         const Matrix<T> &weight = fitting(matrix, src, dst, true);
-        const auto multiply = [=, rows = rows_of(), &weight](Crew &crew, Run<T> &run) {
-            share_product(crew, run, weight, src, rows(run), [&](int row, int first, int columns, const float *sums) {
-                run.kernels.gate(sums, weight.columns(), columns, activation, run.row(dst, row) + first);
-            });
-        };
-        push(multiply, prepared(weight, src), &weight);
+        push_product(weight, src, &dst, [=, &weight](const Run<T> &run, const Sums &sums) {
+            run.kernels.gate(sums.numbers, weight.columns(), sums.columns, activation,
+                             run.row(dst, sums.row) + sums.first);
+        });
     }
 
     void activation(View dst, View src, Activation activation) override {
         same_width(dst, src);
-        push([=, rows = rows_of()](Crew &crew, Run<T> &run) {
-            share_rows(crew, rows(run), src.width, [&](int row) {
-                run.kernels.activate(run.row(src, row), src.width, activation, run.row(dst, row));
-            });
+        read(src);
+        push_rows(src.width, [=](Run<T> &run, int row) {
+            run.kernels.activate(run.row(src, row), src.width, activation, run.row(dst, row));
         });
     }
 
     void add(View dst, View a, View b) override {
         same_width(dst, a);
         same_width(dst, b);
-        push([=, rows = rows_of()](Crew &crew, Run<T> &run) {
-            share_rows(crew, rows(run), a.width,
-                       [&](int row) { run.kernels.add(run.row(a, row), run.row(b, row), a.width, run.row(dst, row)); });
+        read(a);
+        read(b);
+        push_rows(a.width, [=](Run<T> &run, int row) {
+            run.kernels.add(run.row(a, row), run.row(b, row), a.width, run.row(dst, row));
         });
     }
 
     void scale(View dst, View src, float factor) override {
         same_width(dst, src);
-        push([=, rows = rows_of()](Crew &crew, Run<T> &run) {
-            share_rows(crew, rows(run), src.width,
-                       [&](int row) { run.kernels.scale(run.row(src, row), factor, src.width, run.row(dst, row)); });
+        read(src);
+        push_rows(src.width, [=](Run<T> &run, int row) {
+            run.kernels.scale(run.row(src, row), factor, src.width, run.row(dst, row));
         });
     }
 
@@ -170,46 +175,48 @@ template <class T> class TypedProgram final : public Program {
         check_heads(src, attending, norm, true);
         check(dst);
         require(dst.width == attending.heads * attending.size, "attention's output must hold all heads");
-        push([=](Crew &crew, Run<T> &run) { attend_rows(crew, run, dst, src, attending); },
-             [=, query = in_type<T>(norm.query), key = in_type<T>(norm.key)](Crew &crew, Run<T> &run) {
-                 place_rows(crew, run, src, true, attending, query, key, norm);
-             });
+        read(src);
+        const Heads<T> heads(src, true, attending, norm);
+        push_phases([=](Crew &crew, Run<T> &run) { attend_rows(crew, run, dst, heads); });
     }
 
     void store(View src, const Attending &attending, const HeadNorm &norm) override {
         check_heads(src, attending, norm, false);
-        push([=, key = in_type<T>(norm.key)](Crew &crew, Run<T> &run) {
-            place_rows(crew, run, src, false, attending, {}, key, norm);
-        });
+        read(src);
+        const Heads<T> heads(src, false, attending, norm);
+        push_rows(src.width, [=](Run<T> &run, int row) { heads.place(run, row, 0, attending.kv_heads); });
     }
 
     void keep(int boundary, View src, std::vector<float> weight, float eps, bool wide) override {
         check(src);
         require(!selected_, "features are of all rows: keep them before rows are selected");
         require(weight.empty() || int(weight.size()) == src.width, "a norm's weight must be as wide as its input");
+        read(src);
         needs_.feature(boundary, src.width);
-        push([=, narrowed = in_type<T>(weight)](Crew &crew, Run<T> &run) {
+        const bool plain = weight.empty();
+        const auto norm = std::make_shared<Norm<T>>(src, src, std::move(weight), eps, wide);
+        push_rows(src.width, [=](Run<T> &run, int row) {
             for (const Kept &kept : run.order.kept) {
                 if (kept.boundary != boundary) continue;
-                share_rows(crew, run.order.rows, src.width, [&](int row) {
-                    const T *from = run.row(src, row);
-                    T *to = static_cast<T *>(kept.out) + std::ptrdiff_t(row) * src.width;
-                    if (weight.empty()) std::copy_n(from, src.width, to);
-                    else run.kernels.norm(from, narrowed.data(), wide ? weight.data() : nullptr, src.width, eps, to);
-                });
+                const T *from = run.row(src, row);
+                T *to = static_cast<T *>(kept.out) + std::ptrdiff_t(row) * src.width;
+                if (plain) std::copy_n(from, src.width, to);
+                else norm->one(run.kernels, from, to);
             }
-        });
+        }).asked = [=](const Run<T> &run) {
+            const auto &kept = run.order.kept;
+            return std::any_of(kept.begin(), kept.end(), [=](const Kept &one) { return one.boundary == boundary; });
+        };
     }
 
     void select_rows(View dst, View src) override {
         same_width(dst, src);
         require(!selected_ && dst.buffer != src.buffer, "rows are selected once, into another buffer");
-        push([=](Crew &crew, Run<T> &run) {
-            share_rows(crew, run.order.wanted, src.width, [&](int row) {
-                std::copy_n(run.row(src, int(run.order.wanted_rows[row])), src.width, run.row(dst, row));
-            });
-        });
+        read(src);
         selected_ = true;
+        push_rows(src.width, [=](Run<T> &run, int row) {
+            std::copy_n(run.row(src, int(run.order.wanted_rows[row])), src.width, run.row(dst, row));
+        }).gathers = true;
     }
 
     void logits(View src, int matrix, float scale, float softcap, int offset) override {
@@ -220,26 +227,21 @@ template <class T> class TypedProgram final : public Program {
         require(offset >= 0 && offset <= MOST_WIDTH && weight.outputs() <= MOST_WIDTH,
                 "logits: the offset is negative or too large");
         needs_.logits(offset + weight.outputs());
-        const auto multiply = [=, &weight](Crew &crew, Run<T> &run) {
-            const int rows = run.order.wanted, width = run.order.logits_width;
-            share_product(crew, run, weight, src, rows, [&](int row, int first, int columns, const float *sums) {
-                T *to = run.logits + std::ptrdiff_t(row) * width + offset + first;
-                run.kernels.close(sums, nullptr, nullptr, columns, to);
-                if (scale != 1 || softcap != 0) run.kernels.squeeze(to, scale, softcap, columns, to);
-            });
-        };
-        push(multiply, prepared(weight, src), &weight);
+        push_product(weight, src, nullptr, [=](const Run<T> &run, const Sums &sums) {
+            T *to = run.logits + std::ptrdiff_t(sums.row) * run.order.logits_width + offset + sums.first;
+            run.kernels.close(sums.numbers, nullptr, nullptr, sums.columns, to);
+            if (scale != 1 || softcap != 0) run.kernels.squeeze(to, scale, softcap, sums.columns, to);
+        });
     }
 
     void output(View src) override {
         check(src);
         require(selected_, "the output is of wanted rows: select them first");
+        read(src);
         needs_.output(src.width);
-        push([=](Crew &crew, Run<T> &run) {
+        push_rows(src.width, [=](Run<T> &run, int row) {
             T *out = static_cast<T *>(run.order.output);
-            share_rows(crew, run.order.wanted, src.width, [&](int row) {
-                std::copy_n(run.row(src, row), src.width, out + std::ptrdiff_t(row) * src.width);
-            });
+            std::copy_n(run.row(src, row), src.width, out + std::ptrdiff_t(row) * src.width);
         });
     }
 
@@ -255,6 +257,7 @@ template <class T> class TypedProgram final : public Program {
         needs_.check(order);
         const std::lock_guard<std::mutex> alone(one_run_);  // buffers and scratch serve one at a time
         const std::size_t rows = std::size_t(std::max(order.rows, order.wanted));
+        if (!folded_) fold();
         for (auto &buffer : buffers_) buffer.memory.ensure(rows * buffer.stride * sizeof(T));
         for (auto &scratch : scratch_) scratch.ensure(attention_scratch(order));
         turn(order);
@@ -263,50 +266,105 @@ template <class T> class TypedProgram final : public Program {
             for (auto &wide : wide_) wide.ensure(std::min<std::size_t>(rows, MOST_ROWS) * widened_ * sizeof(float));
         if (!order.logits) logits_.ensure(std::size_t(order.wanted) * order.logits_width * sizeof(T));
         T *logits = order.logits ? static_cast<T *>(order.logits) : logits_.as<T>();
-        Run<T> run{order, kernels_, buffers_, scratch_, angles_, wide_, int8_.as<Int8Part>(), logits};
-        threads_->run(2 * ops_.size() + order.kept.size() + 1, [&](Crew &crew) {
+        Run<T> run{order, kernels_, buffers_, scratch_, own_, angles_, wide_, int8_.as<Int8Part>(), logits};
+        threads_->run(2 * ops_.size() + 1, [&](Crew &crew) {
             announce(ops_.begin(), order, crew);
-            for (auto op = ops_.begin(); op != ops_.end(); op++)
-                if (runs(op->section, order.skipped)) perform(op, crew, run);
+            for (Place op = ops_.begin(); op != ops_.end();) op = perform(op, crew, run);
             if (order.choice.tokens) crew.share(order.wanted, [&](int row) { choose(run, row); });
         });
     }
 
   private:
-    using Body = std::function<void(Crew &, Run<T> &)>;
-    struct Op {
-        int section;
-        Body first, body;         // one phase each; most have no first
-        const Matrix<T> *matrix;  // that the body reads, or null
-    };
-    using Place = typename std::vector<Op>::const_iterator;
+    using Place = typename std::vector<Op<T>>::const_iterator;
 
-    void push(Body body, Body first = nullptr, const Matrix<T> *matrix = nullptr) {
-        ops_.push_back({needs_.section(), std::move(first), std::move(body), matrix});
+    // Work on each row, all rows until they are selected.
+    Op<T> &push_rows(int width, typename Op<T>::RowWork work) {
+        ops_.push_back({needs_.section(), selected_, std::move(work), width});
+        folded_ = false;
+        return ops_.back();
     }
 
-    void perform(Place op, Crew &crew, Run<T> &run) const {
-        if (op->first) {
-            crew.fetch(LIGHT_LINES);
-            op->first(crew, run);
-        }
+    Op<T> &push_phases(typename Op<T>::Phases phases) {
+        Op<T> &op = push_rows(0, nullptr);
+        op.phases = std::move(phases);
+        return op;
+    }
+
+    // A product of the rows of `src`, of which `close(run, sums)` makes what it leaves in `dst`, or elsewhere.
+    template <class Close> void push_product(const Matrix<T> &weight, View src, const View *dst, const Close &close) {
+        require(!dst || !overlap(src, *dst), "a product must not write what it reads");
+        widened_ = std::max(widened_, std::size_t(src.width + WIDE_INPUTS - 1) / WIDE_INPUTS * WIDE_INPUTS);
+        const auto entry = std::make_shared<Entry<T>>(src, weight.int8());
+        int8_parts_ = std::max(int8_parts_, entry->parts());
+        if (Norm<T> *norm = norm_before(src, dst)) norm->reader = entry.get();
+        else read(src);
+        Op<T> &op = push_phases([=, &weight, selected = selected_](Crew &crew, Run<T> &run) {
+            const int rows = selected ? run.order.wanted : run.order.rows;
+            share_product(crew, run, weight, *entry, rows, [&](const Sums &sums) { close(run, sums); });
+        });
+        op.matrix = &weight;
+        op.entry = entry;
+    }
+
+    // The norm right before a product that reads just what it writes, and writes nothing that it reads; or null.
+    Norm<T> *norm_before(const View &src, const View *dst) const {
+        if (ops_.empty() || ops_.back().section != needs_.section()) return nullptr;
+        Norm<T> *norm = ops_.back().norm.get();
+        const bool same = norm && norm->dst.buffer == src.buffer && norm->dst.offset == src.offset &&
+                          norm->dst.width == src.width;
+        return same && norm->src.buffer != src.buffer && !(dst && overlap(norm->src, *dst)) ? norm : nullptr;
+    }
+
+    // Performs an operation, those on each row together with others that follow it; returns what comes next.
+    Place perform(Place op, Crew &crew, Run<T> &run) const {
+        if (!takes_part(*op, run)) return op + 1;
+        if (op->row_work) return perform_rows(op, crew, run);
         if (op->matrix) announce(op + 1, run.order, crew);
         else crew.fetch(LIGHT_LINES);
-        op->body(crew, run);
+        op->phases(crew, run);
+        return op + 1;
+    }
+
+    Place perform_rows(Place first, Crew &crew, Run<T> &run) const {
+        Place last = first + 1;
+        const auto follows = [&](const Op<T> &op) {
+            return !takes_part(op, run) || (op.row_work && op.selected == first->selected && !op.gathers);
+        };
+        while (last != ops_.end() && follows(*last)) last++;
+        int width = 0;
+        for (Place op = first; op != last; op++)
+            if (takes_part(*op, run)) width += op->width;
+        if (width == 0) return last;
+        crew.fetch(LIGHT_LINES);
+        share_rows(crew, first->rows(run.order), width, [&](int row) {
+            for (Place op = first; op != last; op++)
+                if (takes_part(*op, run)) op->row_work(run, row);
+        });
+        return last;
+    }
+
+    // A norm that the product behind it takes over does not.
+    static bool takes_part(const Op<T> &op, const Run<T> &run) {
+        if (!runs(op.section, run.order.skipped) || (op.asked && !op.asked(run))) return false;
+        return !op.norm || !op.norm->folded || !Entry<T>::few(op.rows(run.order), op.width);
+    }
+
+    // Has products take over the norms that nobody else reads.
+    void fold() {
+        for (const Op<T> &op : ops_)
+            if (op.norm && op.norm->reader) {
+                op.norm->folded = readers_[op.norm->dst.buffer] == 0;
+                op.norm->reader->norm = op.norm->folded ? op.norm : nullptr;
+            }
+        folded_ = true;
     }
 
     // Tell a thread of the first matrix that is read from an operation on.
     void announce(Place from, const Order &order, Crew &crew) const {
-        const auto reads = [&](const Op &op) { return op.matrix && runs(op.section, order.skipped); };
+        const auto reads = [&](const Op<T> &op) { return op.matrix && runs(op.section, order.skipped); };
         const Place next = std::find_if(from, ops_.end(), reads);
         if (next != ops_.end()) next->matrix->announce(crew);
     }
-
-    // Rows of an operation: all of them, or the wanted ones once they are selected.
-    struct Rows {
-        bool selected;
-        int operator()(const Run<T> &run) const { return selected ? run.order.wanted : run.order.rows; }
-    };
 
     void choose(const Run<T> &run, int row) const {
         const TokenChoice &choice = run.order.choice;
@@ -317,17 +375,10 @@ template <class T> class TypedProgram final : public Program {
                                          : choice_kernels_.likeliest(logits);
     }
 
-    // Room for the rows of a product, and what comes before it: rounding them for an int8 matrix.
-    Body prepared(const Matrix<T> &matrix, View src) {
-        widened_ = std::max(widened_, std::size_t(src.width + WIDE_INPUTS - 1) / WIDE_INPUTS * WIDE_INPUTS);
-        if (!matrix.int8()) return nullptr;
-        const int parts = src.width / INT8_GROUP;
-        int8_parts_ = std::max(int8_parts_, parts);
-        return [=, rows = rows_of()](Crew &crew, Run<T> &run) {
-            share_rows(crew, rows(run), src.width, [&](int row) {
-                run.kernels.round_row(run.row(src, row), src.width, run.int8 + std::ptrdiff_t(row) * parts);
-            });
-        };
+    // Note that an operation reads a view, other than a product what the norm before it writes.
+    void read(const View &view) {
+        check(view);
+        readers_[view.buffer]++;
     }
 
     void check(const View &view) const {
@@ -386,20 +437,20 @@ template <class T> class TypedProgram final : public Program {
         }
     }
 
-    Rows rows_of() const { return {selected_}; }
-
     const Kernels<T> &kernels_;
     const ChoiceKernels &choice_kernels_ = *find_choice_kernels("");
     std::shared_ptr<Threads> threads_;
     std::vector<Buffer<T>> buffers_;
+    std::vector<int> readers_;  // of each buffer, other than products of the norm right before them
     std::vector<std::shared_ptr<const Matrix<T>>> matrices_;
     std::vector<Rotary> rotaries_;
     std::vector<Angles> angles_;
-    std::vector<Memory> scratch_, wide_;
+    std::vector<Memory> scratch_, wide_, own_;
     Memory int8_, logits_;
     std::size_t widened_ = 0;  // numbers of a row, at most
     int int8_parts_ = 0;       // the same
-    std::vector<Op> ops_;
+    std::vector<Op<T>> ops_;
+    bool folded_ = true;
     Needs needs_;
     std::mutex one_run_;
     bool selected_ = false;

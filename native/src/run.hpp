@@ -7,6 +7,12 @@
 
 namespace foredraft {
 
+template <class T> std::vector<T> in_type(const std::vector<float> &numbers) {
+    std::vector<T> out;
+    for (float number : numbers) out.push_back(narrow<T>(number));
+    return out;
+}
+
 template <class T> struct Buffer {
     int width;
     std::ptrdiff_t stride;
@@ -24,6 +30,7 @@ template <class T> struct Run {
     const Kernels<T> &kernels;
     std::vector<Buffer<T>> &buffers;
     std::vector<Memory> &scratch;  // a thread's own
+    std::vector<Memory> &own;      // the same, for rows that a thread readies for itself
     std::vector<Angles> &angles;   // of each rotary embedding
     std::vector<Memory> &wide;     // the same, for rows that products read as floats
     Int8Part *int8;                // rows of the product at hand, where its matrix is int8
@@ -44,13 +51,29 @@ template <class Body> void share_rows(Crew &crew, int rows, int width, const Bod
     });
 }
 
-// Norm and rotate the heads of each row and write its keys and values where the order says.
-template <class T> void place_rows(Crew &crew, Run<T> &run, View src, bool queries, const Attending &attending,
-                                   const std::vector<T> &query_norm, const std::vector<T> &key_norm,
-                                   const HeadNorm &norm);
+// The heads of a row: queries, if there are any, then keys, then values.
+template <class T> class Heads {
+  public:
+    Heads(View src, bool queries, const Attending &attending, const HeadNorm &norm);
 
-// What each row sees of its segment's keys, mixed.
-template <class T> void attend_rows(Crew &crew, Run<T> &run, View dst, View src, const Attending &attending);
+    const View src;
+    const Attending attending;
+
+    // Norm and rotate those of some groups, a key head and the query heads that share it, and write keys and values
+    // where the order says.
+    void place(Run<T> &run, int row, int group, int stop) const;
+
+  private:
+    void ready(Run<T> &run, int row, T *heads, int count, const std::vector<T> &narrowed,
+               const std::vector<float> &weight) const;
+
+    bool queries_;
+    HeadNorm norm_;
+    std::vector<T> query_norm_, key_norm_;
+};
+
+// Places the heads of all rows, then mixes what each row sees of its segment's values.
+template <class T> void attend_rows(Crew &crew, Run<T> &run, View dst, const Heads<T> &heads);
 
 // Bytes of scratch a thread needs to attend in `order`.
 std::size_t attention_scratch(const Order &order);

@@ -2,7 +2,7 @@
 //
 // A phase is over when all its chunks are done, not when all threads have come: a thread that a busy neighbour keeps
 // from running delays nobody but for the chunk it holds. Each thread begins with a run of chunks of its own, so that it
-// reads memory from front to back, then helps others with theirs. Waiting threads spin for some microseconds, in which
+// reads memory from front to back, then helps others with theirs. Waiting threads spin for a while, in which
 // they ask the memory for what they will read next, then sleep.
 #pragma once
 #include <atomic>
@@ -44,22 +44,27 @@ class Crew {
     // Run `body(chunk)` for each of `chunks`, together with the other threads; all are done when it returns.
     template <class Body> void share(int chunks, const Body &body) {
         if (!enter(chunks)) return;
-        int taken = 0;
-        for (int turn = 0; turn < count_; turn++)
-            for (int chunk; (chunk = claim(chunks, (number_ + turn) % count_)) >= 0; taken++) body(chunk);
-        finish(chunks, taken);
+        for (int turn = 0; turn < count_; turn++) {
+            const int owner = (number_ + turn) % count_;
+            int taken = 0;
+            for (int chunk; (chunk = claim(chunks, owner)) >= 0; taken++) body(chunk);
+            finish(owner, taken);  // before looking for others' chunks: they may be waiting for these
+        }
         wait(chunks);
     }
 
   private:
     int first_of(int chunks, int owner) const { return int(std::int64_t(chunks) * owner / count_); }
+    int size_of(int chunks, int owner) const { return first_of(chunks, owner + 1) - first_of(chunks, owner); }
     bool enter(int chunks);
     int claim(int chunks, int owner);
-    void finish(int chunks, int taken);
+    void finish(int owner, int taken);
+    bool is_done(int chunks, int owner) const;
     void wait(int chunks);
 
     Threads &threads_;
     int number_, count_;
+    const std::uint64_t job_;
     std::size_t phase_ = 0;
     const char *expected_ = nullptr, *expected_end_ = nullptr;
 };
@@ -78,29 +83,33 @@ class Threads {
 
   private:
     friend class Crew;
-    struct alignas(64) Counter {
-        std::atomic<int> value{0};
+
+    // How much is done and how much is given away of the run of chunks that a thread begins a phase with, and of which
+    // job: what an earlier one has left there counts as nothing, so nobody has to fetch all of them to clear them. Each
+    // has a cache line of its own, which its thread alone writes unless others help it.
+    struct alignas(64) State {
+        std::atomic<std::uint64_t> value{0};
     };
 
-    // How many chunks of a phase are done, then how many each thread's own run has given away.
-    Counter &done(std::size_t phase) { return counters_[phase * (count_ + 1)]; }
-    Counter &given(std::size_t phase, int owner) { return counters_[phase * (count_ + 1) + 1 + owner]; }
-    void clear(std::size_t phases);
-
+    State &state(std::size_t phase, int owner) { return states_[phase * count_ + owner]; }
+    void make_room(std::size_t phases);
     void serve(int number);
+    void sleep_until_job_after(unsigned seen);
+    void wait_for_others();
 
     int count_;
     std::vector<std::thread> workers_;
-    std::unique_ptr<Counter[]> counters_;
-    std::size_t room_ = 0;  // phases
+    std::unique_ptr<State[]> states_;
+    std::size_t room_ = 0;       // phases
+    std::uint64_t number_ = 0;   // of the job, from 1 on
 
     std::mutex one_job_;
     std::mutex mutex_;
     std::condition_variable come_, end_;
-    const std::function<void(Crew &)> *job_ = nullptr;
-    std::atomic<unsigned> jobs_{0};
-    std::atomic<int> inside_{0};
-    bool closing_ = false;
+    std::atomic<const std::function<void(Crew &)> *> job_{nullptr};
+    std::atomic<unsigned> jobs_{0};  // that have been begun
+    std::atomic<int> inside_{0}, asleep_{0};
+    std::atomic<bool> closing_{false}, waiting_{false};
 
     std::mutex sleep_mutex_;
     std::condition_variable woken_;
