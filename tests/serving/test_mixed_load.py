@@ -18,7 +18,7 @@ MODEL_FREE = {"grammar", "lookahead", "ngram", "prediction", "recycling", "suffi
 TRAINED = {"dflash", "draft_model", "eagle3", "medusa", "mtp"}
 OWN = SpeculationConfig(  # what a request may not name, it gets by asking for nothing
     method="merged",
-    drafters="dflash, medusa, mtp, eagle3, draft_model:tiny-draft",
+    drafters="eagle3, mtp, dflash, medusa, draft_model:tiny-draft",
     num_speculative_tokens=4,
     tree_size=16,
 )
@@ -55,8 +55,7 @@ def test_over_the_embedded_model():
     plain = Engine.from_pretrained("tiny", dtype="fp32", threads=1, speculation=OFF, prefix_cache=False)
     check_all(asks, answers, [alone(plain, ask) for ask in asks])
     assert engine.statistics.drafted_by.keys() >= MODEL_FREE | TRAINED | {"self_speculation"}
-    # Whose few drafts are accepted hangs on when requests are cancelled: not always everybody's.
-    assert len(engine.statistics.accepted_by.keys() & {"draft_model", "eagle3", "mtp", "self_speculation"}) >= 2
+    assert engine.statistics.accepted_by.keys() >= {"draft_model", "eagle3", "mtp", "self_speculation"}
 
 
 def answered(engine: Engine, asks: list[Ask]) -> list[list[Written] | None]:
