@@ -15,14 +15,12 @@ ALWAYS_INLINE Vec nearest(Vec v) {
 
 #if WIDTH == 16
 ALWAYS_INLINE float largest_of(Vec v) { return _mm512_reduce_max_ps((__m512)v); }
-ALWAYS_INLINE float whole_sum(Vec v) { return _mm512_reduce_add_ps((__m512)v); }
 #else
 ALWAYS_INLINE float largest_of(Vec v) {
     float most = 0;
     for (int i = 0; i < WIDTH; i++) most = v[i] > most ? v[i] : most;
     return most;
 }
-ALWAYS_INLINE float whole_sum(Vec v) { return sum_of(v); }
 #endif
 
 template <class T> void round_row(const T *row, int inputs, Int8Part *out) {
@@ -36,7 +34,7 @@ template <class T> void round_row(const T *row, int inputs, Int8Part *out) {
             Int8Step::put(*out, i, whole);
             sum += whole;
         }
-        const float total = whole_sum(sum);
+        const float total = sum_of(sum);
         const bool sound = total == total;
         out->scale = sound ? (largest > least ? largest / 127 : 0) : total;
         out->start = sound ? -INT8_OFFSET * std::int32_t(total) : 0;

@@ -74,27 +74,36 @@ template <class T> void norm(const T *x, const T *weight, const float *wide_weig
         along(x, width, out, [&](Vec v, int at) { return round_to(x, v * scale) * part(weight, at, width); });
 }
 
-template <class T> void close(const float *sums, const T *bias, const T *residual, int columns, T *out) {
-    for (int i = 0; i < columns; i += WIDTH) {
-        Vec v = load<Vec>(sums + i);
-        if (bias) v = v + part(bias, i, columns);
-        if (residual) v = part(residual, i, columns) + round_to(out, v);
-        store_part(out + i, v, columns - i);
+template <class T>
+void close(const float *sums, int rows, const T *bias, const T *residual, std::ptrdiff_t residual_stride, int columns,
+           T *out, std::ptrdiff_t stride) {
+    for (; rows > 0; rows--, sums += SUMS_APART, out += stride) {
+        for (int i = 0; i < columns; i += WIDTH) {
+            Vec v = load<Vec>(sums + i);
+            if (bias) v = v + part(bias, i, columns);
+            if (residual) v = part(residual, i, columns) + round_to(out, v);
+            store_part(out + i, v, columns - i);
+        }
+        if (residual) residual += residual_stride;
     }
 }
 
-template <class T, Activation A> void gate_with(const float *sums, int apart, int columns, T *out) {
-    for (int i = 0; i < columns; i += WIDTH) {
-        Vec gate = round_to(out, activated<A>(round_to(out, load<Vec>(sums + i))));
-        Vec v = gate * round_to(out, load<Vec>(sums + apart + i));
-        store_part(out + i, v, columns - i);
-    }
+template <class T, Activation A>
+void gate_with(const float *sums, int rows, int apart, int columns, T *out, std::ptrdiff_t stride) {
+    for (; rows > 0; rows--, sums += SUMS_APART, out += stride)
+        for (int i = 0; i < columns; i += WIDTH) {
+            Vec gate = round_to(out, activated<A>(round_to(out, load<Vec>(sums + i))));
+            Vec v = gate * round_to(out, load<Vec>(sums + apart + i));
+            store_part(out + i, v, columns - i);
+        }
 }
 
-template <class T> void gate(const float *sums, int apart, int columns, Activation activation, T *out) {
-    if (activation == Activation::silu) gate_with<T, Activation::silu>(sums, apart, columns, out);
-    else if (activation == Activation::gelu) gate_with<T, Activation::gelu>(sums, apart, columns, out);
-    else gate_with<T, Activation::gelu_tanh>(sums, apart, columns, out);
+template <class T>
+void gate(const float *sums, int rows, int apart, int columns, Activation activation, T *out, std::ptrdiff_t stride) {
+    const auto with = activation == Activation::silu   ? gate_with<T, Activation::silu>
+                      : activation == Activation::gelu ? gate_with<T, Activation::gelu>
+                                                       : gate_with<T, Activation::gelu_tanh>;
+    with(sums, rows, apart, columns, out, stride);
 }
 
 template <class T> void activate(const T *x, int width, Activation activation, T *out) {

@@ -36,6 +36,13 @@ ALWAYS_INLINE Vec wide(const bf16 *p) {
 #endif
 }
 ALWAYS_INLINE void narrow_to(float *p, Vec v) { store(p, v); }
+ALWAYS_INLINE Vec round_to(const float *, Vec v) { return v; }
+#if PAIRS  // numbers that bf16 holds with fewer digits become 0
+ALWAYS_INLINE void narrow_to(bf16 *p, Vec v) { store(p, _mm512_cvtneps_pbh((__m512)v)); }
+ALWAYS_INLINE Vec round_to(const bf16 *, Vec v) {
+    return (Vec)_mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh((__m512)v)), 16);
+}
+#else
 ALWAYS_INLINE void narrow_to(bf16 *p, Vec v) {
     typedef std::uint16_t Half __attribute__((vector_size(WIDTH * 2)));
     Bits bits = (Bits)v;
@@ -43,12 +50,12 @@ ALWAYS_INLINE void narrow_to(bf16 *p, Vec v) {
     bits = (Bits)choose(v == v, (Vec)bits, (Vec)(Bits{} + 0x7fc0));
     store(p, __builtin_convertvector(bits, Half));
 }
-ALWAYS_INLINE Vec round_to(const float *, Vec v) { return v; }
 ALWAYS_INLINE Vec round_to(const bf16 *, Vec v) {
     Bits bits = (Bits)v;
     Bits up = (bits + 0x7fff + ((bits >> 16) & 1)) & 0xffff0000u;
     return choose(v == v, (Vec)up, v);
 }
+#endif
 
 // A vector of a row of `width` numbers, zero past its end.
 template <class T> ALWAYS_INLINE Vec part(const T *x, int i, int width) {
@@ -66,11 +73,15 @@ template <class T> ALWAYS_INLINE void store_part(T *out, Vec v, int count) {
     std::memcpy(out, rest, count * sizeof(T));
 }
 
+#if WIDTH == 16
+ALWAYS_INLINE float sum_of(Vec v) { return _mm512_reduce_add_ps((__m512)v); }
+#else
 ALWAYS_INLINE float sum_of(Vec v) {
     float sum = 0;
     for (int i = 0; i < WIDTH; i++) sum += v[i];
     return sum;
 }
+#endif
 
 // One or the other of each pair of numbers.
 ALWAYS_INLINE Vec half_of(const bf16 *p, int half) {

@@ -76,10 +76,12 @@ template <class T> struct Kernels {
     void (*mix)(const float *weights, std::int64_t start, std::int64_t count, SlotRows<T> values, int size, int lanes,
                 const float *sums, T *const *out);
     void (*norm)(const T *x, const T *weight, const float *wide_weight, int width, float eps, T *out);
-    // Last part of a product, a row of it: bias, rounding, residual.
-    void (*close)(const float *sums, const T *bias, const T *residual, int columns, T *out);
+    // Last part of a product, so many rows of it: bias, rounding, residual.
+    void (*close)(const float *sums, int rows, const T *bias, const T *residual, std::ptrdiff_t residual_stride,
+                  int columns, T *out, std::ptrdiff_t stride);
     // The same for a gated product: `columns` gates, then at `apart` as many others.
-    void (*gate)(const float *sums, int apart, int columns, Activation activation, T *out);
+    void (*gate)(const float *sums, int rows, int apart, int columns, Activation activation, T *out,
+                 std::ptrdiff_t stride);
     void (*activate)(const T *x, int width, Activation activation, T *out);
     void (*rotate)(T *x, const float *cos, const float *sin, int size);
     void (*add)(const T *a, const T *b, int width, T *out);

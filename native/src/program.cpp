@@ -16,14 +16,13 @@ namespace {
 const int MOST_WIDTH = 1 << 24;  // of a buffer
 const int LIGHT_LINES = 48;      // of the next matrix, asked for by each thread before work that is not a product
 
-// What a product gives for a row: the sums of so many outputs from the first on.
+// What a product gives: sums of so many rows from `row` on and of so many outputs from `first` on, SUMS_APART apart.
 struct Sums {
-    int row, first, columns;
+    int row, rows, first, columns;
     const float *numbers;
 };
 
-// A product of `rows` rows by a matrix, in tiles of one group of its outputs by some rows; `use(sums)` gets them row by
-// row.
+// A product of `rows` rows by a matrix, in tiles of one group of its outputs by some rows; `use(sums)` gets them.
 template <class T, class Use>
 void share_product(Crew &crew, Run<T> &run, const Matrix<T> &matrix, const Entry<T> &entry, int rows, const Use &use) {
     entry.ready(crew, run, rows);
@@ -40,7 +39,7 @@ void share_product(Crew &crew, Run<T> &run, const Matrix<T> &matrix, const Entry
                 matrix.product(run.kernels, entered.parts + std::ptrdiff_t(start) * parts, parts, part, group, sums);
             else matrix.product(run.kernels, entered.first + start * entered.stride, entered.stride, part, group, sums,
                                 wide);
-            for (int row = 0; row < part; row++) use({start + row, first, columns, sums + row * SUMS_APART});
+            use({start, part, first, columns, sums});
         }
     });
 }
@@ -131,17 +130,17 @@ template <class T> class TypedProgram final : public Program {
         const bool adds = residual != nullptr;
         const View other = adds ? *residual : dst;
         push_product(weight, src, &dst, [=, narrowed = in_type<T>(bias)](const Run<T> &run, const Sums &sums) {
-            run.kernels.close(sums.numbers, narrowed.empty() ? nullptr : narrowed.data() + sums.first,
-                              adds ? run.row(other, sums.row) + sums.first : nullptr, sums.columns,
-                              run.row(dst, sums.row) + sums.first);
+            run.kernels.close(sums.numbers, sums.rows, narrowed.empty() ? nullptr : narrowed.data() + sums.first,
+                              adds ? run.row(other, sums.row) + sums.first : nullptr, run.stride(other), sums.columns,
+                              run.row(dst, sums.row) + sums.first, run.stride(dst));
         });
     }
 
     void gated(View dst, View src, int matrix, Activation activation) override {
         const Matrix<T> &weight = fitting(matrix, src, dst, true);
         push_product(weight, src, &dst, [=, &weight](const Run<T> &run, const Sums &sums) {
-            run.kernels.gate(sums.numbers, weight.columns(), sums.columns, activation,
-                             run.row(dst, sums.row) + sums.first);
+            run.kernels.gate(sums.numbers, sums.rows, weight.columns(), sums.columns, activation,
+                             run.row(dst, sums.row) + sums.first, run.stride(dst));
         });
     }
 
@@ -228,9 +227,12 @@ template <class T> class TypedProgram final : public Program {
                 "logits: the offset is negative or too large");
         needs_.logits(offset + weight.outputs());
         push_product(weight, src, nullptr, [=](const Run<T> &run, const Sums &sums) {
-            T *to = run.logits + std::ptrdiff_t(sums.row) * run.order.logits_width + offset + sums.first;
-            run.kernels.close(sums.numbers, nullptr, nullptr, sums.columns, to);
-            if (scale != 1 || softcap != 0) run.kernels.squeeze(to, scale, softcap, sums.columns, to);
+            const std::ptrdiff_t width = run.order.logits_width;
+            T *to = run.logits + sums.row * width + offset + sums.first;
+            run.kernels.close(sums.numbers, sums.rows, nullptr, nullptr, 0, sums.columns, to, width);
+            if (scale == 1 && softcap == 0) return;
+            for (int row = 0; row < sums.rows; row++, to += width)
+                run.kernels.squeeze(to, scale, softcap, sums.columns, to);
         });
     }
 

@@ -1,5 +1,6 @@
 #include "threads.hpp"
 
+#include <algorithm>
 #include <cassert>
 
 namespace foredraft {
@@ -7,6 +8,7 @@ namespace foredraft {
 namespace {
 
 const int SPINS = 4000;       // some hundred microseconds: longer than most phases of a model are apart
+const int OWN_SHARE = 2;      // a thread takes one in so many of its own chunks that are left at once
 const int SPIN_LINES = 8;     // asked for in each of them
 const int IDLE_SPINS = 6000;  // between jobs, as long as the bookkeeping of a step: who sleeps comes late
 
@@ -37,16 +39,20 @@ bool Crew::enter(int chunks) {
     return chunks > 0;
 }
 
-// The next chunk of the run that `owner` began with, -1 when there is none.
-int Crew::claim(int chunks, int owner) {
+// The next chunks of the run that `owner` began with, none when there are no more. It takes some of its own at once,
+// fewer towards the end: to claim one waits for all that the last one has written.
+Crew::Span Crew::claim(int chunks, int owner) {
     const int size = size_of(chunks, owner);
     auto &value = threads_.state(phase_ - 1, owner).value;
     std::uint64_t seen = value.load(std::memory_order_relaxed), now;
+    int given, count;
     do {
         now = job_of(seen) == job_ ? seen : job_ << (2 * COUNT_BITS);
-        if (given_of(now) >= size) return -1;
-    } while (!value.compare_exchange_weak(seen, now + 1, std::memory_order_relaxed));
-    return first_of(chunks, owner) + given_of(now);
+        given = given_of(now);
+        if (given >= size) return {0, 0};
+        count = owner == number_ ? std::max(1, (size - given) / OWN_SHARE) : 1;
+    } while (!value.compare_exchange_weak(seen, now + count, std::memory_order_relaxed));
+    return {first_of(chunks, owner) + given, count};
 }
 
 void Crew::finish(int owner, int taken) {

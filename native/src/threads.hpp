@@ -1,7 +1,7 @@
 // A small thread pool whose work is a list of phases, each of them a number of chunks that anybody may take.
 //
 // A phase is over when all its chunks are done, not when all threads have come: a thread that a busy neighbour keeps
-// from running delays nobody but for the chunk it holds. Each thread begins with a run of chunks of its own, so that it
+// from running delays nobody but for the chunks it holds. Each thread begins with a run of chunks of its own, so that it
 // reads memory from front to back, then helps others with theirs. Waiting threads spin for a while, in which
 // they ask the memory for what they will read next, then sleep.
 #pragma once
@@ -47,17 +47,22 @@ class Crew {
         for (int turn = 0; turn < count_; turn++) {
             const int owner = (number_ + turn) % count_;
             int taken = 0;
-            for (int chunk; (chunk = claim(chunks, owner)) >= 0; taken++) body(chunk);
+            for (Span span; (span = claim(chunks, owner)).count > 0; taken += span.count)
+                for (int i = 0; i < span.count; i++) body(span.first + i);
             finish(owner, taken);  // before looking for others' chunks: they may be waiting for these
         }
         wait(chunks);
     }
 
   private:
+    struct Span {
+        int first, count;
+    };
+
     int first_of(int chunks, int owner) const { return int(std::int64_t(chunks) * owner / count_); }
     int size_of(int chunks, int owner) const { return first_of(chunks, owner + 1) - first_of(chunks, owner); }
     bool enter(int chunks);
-    int claim(int chunks, int owner);
+    Span claim(int chunks, int owner);
     void finish(int owner, int taken);
     bool is_done(int chunks, int owner) const;
     void wait(int chunks);
