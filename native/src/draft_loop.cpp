@@ -11,25 +11,42 @@ namespace foredraft {
 
 namespace {
 
+// A row whose logits say what hangs below a node.
+struct Parent {
+    Draft *draft;
+    int node;  // NO_PARENT for the root
+    std::vector<Ranked> best = {};
+    double total = 0;
+
+    int depth() const { return node == NO_PARENT ? 0 : draft->nodes[node].depth; }
+};
+
 // Hangs children below rows whose logits are known, and chooses whom to run next.
 class Grower {
   public:
     Grower(const DraftOrder &order, int columns, bool narrow)
         : order_(order), narrow_(narrow), count_(std::min(columns, order.width)), kernels_(*find_choice_kernels("")) {}
 
-    // The best tokens of a row below `parent`; the row is wanted row `from` of its level.
-    void hang(Draft &draft, int parent, const void *row, int from) {
-        const int depth = parent == NO_PARENT ? 0 : draft.nodes[parent].depth, width = std::min(draft.width, count_);
-        const double base = parent == NO_PARENT ? 0 : draft.nodes[parent].score;
+    // Find the best tokens of a row.
+    void rank(Parent &parent, const void *row) const {
+        const Draft &draft = *parent.draft;
         const bool noisy = !draft.keys.empty();
-        const std::uint64_t key = noisy ? std::uint64_t(draft.keys[depth]) : 0;
-        best_.resize(width);
+        const std::uint64_t key = noisy ? std::uint64_t(draft.keys[parent.depth()]) : 0;
+        const int width = std::min(draft.width, count_);
+        parent.best.resize(width);
         const Perturbation by{draft.divisor, noisy ? &key : nullptr, order_.ids};
-        const double total = kernels_.drawn_top({row, count_, narrow_}, by, width, best_.data());
-        for (const Ranked &best : best_) {
-            const double gain = best.value - total;
+        parent.total = kernels_.drawn_top({row, count_, narrow_}, by, width, parent.best.data());
+    }
+
+    // Hang them below it; the row is wanted row `from` of its level.
+    static void hang(const Parent &parent, int from) {
+        auto &nodes = parent.draft->nodes;
+        const int depth = parent.depth();
+        const double base = parent.node == NO_PARENT ? 0 : nodes[parent.node].score;
+        for (const Ranked &best : parent.best) {
+            const double gain = best.value - parent.total;
             if (gain > -INFINITY)  // nor NaN: logits may be no numbers
-                draft.nodes.push_back({best.token, parent, depth + 1, gain, base + gain, from});
+                nodes.push_back({best.token, parent.node, depth + 1, gain, base + gain, from});
         }
     }
 
@@ -51,7 +68,6 @@ class Grower {
     bool narrow_;
     int count_;
     const ChoiceKernels &kernels_;
-    std::vector<Ranked> best_;
 };
 
 // Rows of several drafts, run together.
@@ -146,11 +162,18 @@ class Levels {
 
     void draft() {
         Level level;
-        for (const Draft *draft : going_) level.begin(*draft);
+        for (Draft *draft : going_) {
+            level.begin(*draft);
+            parents_.push_back({draft, NO_PARENT});
+        }
         run(level, order_.features, order_.first_skipped);
         for (grow(); !going_.empty(); grow()) {
             Level next;
-            for (const Draft *draft : going_) next.go_on(*draft);
+            parents_.clear();
+            for (Draft *draft : going_) {
+                next.go_on(*draft);
+                for (int node : draft->frontier) parents_.push_back({draft, node});
+            }
             const std::vector<char> entered = handed_on(next.from);
             run(next, entered.data(), order_.skipped);
         }
@@ -183,20 +206,17 @@ class Levels {
         run.logits_width = later_.logits;
         handed_.resize(bytes_ * later_.output * run.wanted);
         run.output = handed_.data();
+        run.then = [this](int row) { grower_.rank(parents_[row], logits_.data() + row * bytes_ * later_.logits); };
         program_.run(run);
     }
 
     // Children below all rows just run; those drafts go on that have more to run, while that is worth a run.
     void grow() {
-        const std::size_t row = bytes_ * later_.logits;
-        int next = 0;
+        auto parent = parents_.begin();
         for (Draft *draft : going_) {
             const int fresh = int(draft->nodes.size());
-            if (draft->frontier.empty()) draft->frontier.push_back(NO_PARENT);
-            for (int parent : draft->frontier) {
-                grower_.hang(*draft, parent, logits_.data() + next * row, next);
-                next++;
-            }
+            for (; parent != parents_.end() && parent->draft == draft; parent++)
+                Grower::hang(*parent, int(parent - parents_.begin()));
             Grower::advance(*draft, fresh);
         }
         stop();
@@ -232,6 +252,7 @@ class Levels {
     const std::size_t bytes_;
     Grower grower_;
     std::vector<Draft *> going_;
+    std::vector<Parent> parents_;  // of the rows of a level
     std::vector<char> logits_, handed_;
 };
 

@@ -269,10 +269,11 @@ template <class T> class TypedProgram final : public Program {
         if (!order.logits) logits_.ensure(std::size_t(order.wanted) * order.logits_width * sizeof(T));
         T *logits = order.logits ? static_cast<T *>(order.logits) : logits_.as<T>();
         Run<T> run{order, kernels_, buffers_, scratch_, own_, angles_, wide_, int8_.as<Int8Part>(), logits};
-        threads_->run(2 * ops_.size() + 1, [&](Crew &crew) {
+        threads_->run(2 * ops_.size() + 2, [&](Crew &crew) {
             announce(ops_.begin(), order, crew);
             for (Place op = ops_.begin(); op != ops_.end();) op = perform(op, crew, run);
             if (order.choice.tokens) crew.share(order.wanted, [&](int row) { choose(run, row); });
+            if (order.then) crew.share(order.wanted, order.then);
         });
     }
 

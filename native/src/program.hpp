@@ -1,6 +1,7 @@
 // A model as a list of operations over buffers of rows, run as a whole by one call.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <set>
 #include <string>
@@ -62,6 +63,7 @@ struct Order {
     void *logits, *output;  // null where nobody asks for them
     int logits_width;       // of a row of `logits`
     TokenChoice choice;
+    std::function<void(int row)> then;  // what threads do with the logits of each wanted row at the end; or null
 };
 
 struct Attending {
