@@ -58,8 +58,11 @@ def release(run: Path, name: str, target: Capability) -> None:
 
 
 def release_draft(run: Path, name: str) -> None:
-    """Put a distilled draft model's weights and provenance in place of those in the embedded folder of `name`."""
+    """Put a distilled draft model's weights, depth and provenance in place of those in `name`'s embedded folder."""
     folder = embedded_folder(name)
+    config = json.loads((folder / "config.json").read_text())
+    config["num_hidden_layers"] = json.loads((run / "config.json").read_text())["num_hidden_layers"]
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     state = load_file(run / "model.safetensors")
     write_int8({key: tensor for key, tensor in state.items() if key != "lm_head.weight"}, folder / INT8_FILE)
     shutil.copy(run / "provenance.json", folder / "provenance.json")
