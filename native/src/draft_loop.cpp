@@ -259,9 +259,10 @@ class Levels {
 }  // namespace
 
 std::vector<int> Draft::kept() const {
-    std::vector<int> chosen(nodes.size());
-    std::iota(chosen.begin(), chosen.end(), 0);
-    if (nodes.size() <= std::size_t(most)) return chosen;
+    std::vector<int> chosen;
+    for (int node = 0; node < int(nodes.size()); node++)
+        if (worth_of(node) >= 0) chosen.push_back(node);  // a parent is worth no less than its child
+    if (chosen.size() <= std::size_t(most)) return chosen;
     // A parent never scores below its child, and wins ties by being shallower.
     std::sort(chosen.begin(), chosen.end(), [&](int a, int b) {
         const Drafted &one = nodes[a], &other = nodes[b];

@@ -85,8 +85,10 @@ def test_a_chain_ends_where_its_path_is_too_unlikely_to_go_on(params):
     whole = grown(params).finished()
     for length in range(1, DEPTH):
         least = prod(whole.chances[:length]) * 1.01
-        for growth in (Growth(row=least), Growth(run=least), Growth(0.5, row=least**0.5 / 2, run=least**0.5 / 2)):
+        for growth in (Growth(run=least), Growth(0.5, row=least**0.5 / 2, run=least**0.5 / 2)):
             assert grown(params, growth).finished().tokens == whole.tokens[:length]
+        unworthy = grown(params, Growth(row=least)).finished()
+        assert unworthy.tokens == whole.tokens[: length - 1], "a token that is not worth its row is not verified"
     drawn = grown(SEEDED, Growth(row=0.99), rejection_sample_method="standard").finished()
     assert len(drawn) == DEPTH, "what was drawn must not decide how many are"
 

@@ -173,11 +173,19 @@ def test_statistics_say_what_was_chosen_and_what_it_gained(steady: Engine):
 
 def test_what_steps_teach_waits_for_a_decision_and_holds_nothing_large(steady: Engine):
     most, kept = 0, []
-    for _ in steady.stream(PROMPTS, GREEDY, AUTO):
+    fresh = replace(SEEDED, seed=77, max_new_tokens=96)  # of texts known from other tests whole steps are accepted
+    for _ in steady.stream(PROMPTS, fresh, AUTO):
         lessons = steady.policy.lessons
         most, kept = max(most, len(lessons)), [seat.work for lesson in lessons for seat in lesson.seats]
         assert all(work.logits is None and not work.states and work.successors is None for work in kept)
     assert most > 1 and not steady.policy.lessons  # who ends knows all that it has done
+
+
+def test_a_decision_made_before_the_target_has_shown_anything_does_not_stand(steady: Engine):
+    """Where the cache has all of a prompt but its last token, the first step may draft; it knows nothing of it."""
+    steady.generate(PROMPTS, GREEDY, AUTO)  # the prompts are cached from now on
+    stands = [steady.policy.hold_steps for _ in steady.stream(PROMPTS, replace(SEEDED, max_new_tokens=2), AUTO)]
+    assert stands[0] == 0
 
 
 def test_a_step_is_learned_of_once(steady: Engine, monkeypatch: pytest.MonkeyPatch):

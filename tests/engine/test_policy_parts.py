@@ -204,8 +204,12 @@ def test_another_token_of_a_call_costs_what_chains_of_two_lengths_differ_by():
     drafts = {label: (DraftCost(requests=1, seconds=seconds),) for label, seconds in (("a 2", 0.5), ("a 7", 0.75))}
     costs = LiveCosts(StepCosts(forwards=(ForwardCost(rows=1, requests=1, context=0, seconds=1.0),), drafts=drafts))
     short, long = Way("a 2", "a", "a", 2, 2), Way("a 7", "a", "a", 7, 7)
-    assert costs.another_token(short, long, 1) == pytest.approx(0.05)
-    assert costs.another_token(long, long, 1) == pytest.approx(0.75 / 8)  # its part of the call
+    assert costs.another_token(short, short, long, 1) == pytest.approx(0.05)
+    assert costs.another_token(long, long, long, 1) == pytest.approx(0.75 / 8)  # its part of the call
+    for _ in range(50):
+        costs.saw_draft("a 2", 1, 1.0)
+    assert costs.another_token(short, short, long, 1) == pytest.approx(0.1, rel=0.05)  # such calls take twice as long
+    assert costs.another_token(long, short, long, 1) == pytest.approx(0.05)
 
 
 def test_the_steps_limit_takes_drafts_from_those_who_gain_least():
@@ -494,6 +498,23 @@ def test_drafters_too_dear_to_come_near_the_best_are_not_kept_ready():
     free = replace(table, drafts=table.drafts | {"dear 4": (DraftCost(requests=1, seconds=0.3),)})
     assert shortlist((instant, cheap, dear), LiveCosts(free)) == (instant, cheap, dear)
     assert shortlist((instant,), LiveCosts(table)) == (instant,)
+
+
+def test_of_lengths_those_stay_that_serve_one_request_well_or_all_of_them():
+    short = option("a", depth=2)
+    long = replace(short, speculation=replace(short.speculation, num_speculative_tokens=7))
+    sizes = ((1, 1.0), (3, 1.0), (8, 1.0), (12, 1.2), (32, 4.0))  # rows are free for one request, and not for four
+    table = StepCosts(
+        forwards=tuple(
+            ForwardCost(rows=rows, requests=requests, context=0, seconds=seconds)
+            for requests in (1, 4)
+            for rows, seconds in sizes
+            if rows >= requests
+        ),
+        drafts={f"a {depth}": tuple(DraftCost(requests=n, seconds=depth * 0.04) for n in (1, 4)) for depth in (2, 7)},
+    )
+    assert shortlist((short, long), LiveCosts(table)) == (long,)
+    assert shortlist((short, long), LiveCosts(table), 4) == (short, long)
 
 
 def test_acceptance_starts_from_texts_the_target_was_as_sure_of():

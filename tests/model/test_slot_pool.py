@@ -167,6 +167,17 @@ def test_requests_grow_in_regions_of_their_own():
     assert pool.free == 0
 
 
+def test_who_has_outgrown_its_region_takes_any_free_slots_in_order():
+    pool = SlotPool(12)
+    first, second = pool.open(4), pool.open(4)
+    pool.keep(first, pool.take(first, 4))
+    pool.keep(second, pool.take(second, 2))  # slots 4 and 5; it expects 6 and 7, too
+    assert pool.take(first, 5) == [6, 7, 8, 9, 10]
+    assert pool.take(second, 1) == [11]
+    with pytest.raises(SlotsError):
+        pool.take(second, 1)
+
+
 def test_a_path_is_not_moved_onto_slots_of_others():
     pool = SlotPool(12)
     layers = pool.add_layers("target", SHAPES, torch.float32)

@@ -167,7 +167,8 @@ def test_chains_end_where_their_paths_are_too_unlikely():
     for candour in (1.0, 0.5):
         growth = [(candour, row**candour, 0.0) for row in rows]
         cut = drafted(native_decoder(KERNELS[0], "bf16"), ORDERS, growth)
-        assert [draft[0] for draft in cut] == [draft[0][:length] for draft, length in zip(whole, lengths, strict=True)]
+        kept = [draft[0][: length - 1] for draft, length in zip(whole, lengths, strict=True)]
+        assert [draft[0] for draft in cut] == kept, "the first token that is not worth its row is not verified"
 
 
 def test_chains_end_with_a_token_that_is_too_unlikely():
@@ -194,12 +195,17 @@ def test_chains_go_on_as_long_as_all_of_them_together_are_worth_a_run(depth):
     assert [draft[3] for draft in cut] == [[*range(depth - 1), -1]] * 3
 
 
-def test_nothing_grows_behind_the_unlikely_nodes_of_a_tree():
-    [(tokens, parents, gains, _)] = drafted(native_decoder(KERNELS[0], "bf16"), TREES[:1])
-    first = [gain for gain, parent in zip(gains, parents, strict=True) if parent < 0]
-    assert len(first) == 3
-    [(_, below, _, places)] = drafted(native_decoder(KERNELS[0], "bf16"), TREES[:1], [(1.0, exp(first[0] - 1e-9), 0.0)])
-    assert below == [-1, -1, -1, 0, 0, 0] and places == [0, -1, -1, -1, -1, -1]
+def test_of_a_tree_the_nodes_stay_that_are_worth_their_rows():
+    [(tokens, parents, gains, places)] = drafted(native_decoder(KERNELS[0], "bf16"), TREES[:1])
+    scores = list(gains)
+    for node, parent in enumerate(parents):
+        scores[node] += scores[parent] if parent >= 0 else 0.0
+    for least in sorted(scores)[1:]:
+        row = exp(least - 1e-9)
+        [(kept, *_, run)] = drafted(native_decoder(KERNELS[0], "bf16"), TREES[:1], [(1.0, row, 0.0)])
+        worthy = [node for node, score in enumerate(scores) if score >= least]
+        assert kept == [tokens[node] for node in worthy]
+        assert [place >= 0 for place in run] == [places[node] >= 0 for node in worthy]
 
 
 def test_no_drafts():

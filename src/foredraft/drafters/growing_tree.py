@@ -216,7 +216,7 @@ class GrowingTree:
         return (exp(own.gain) if scores is None else scores[0].softmax(-1)[own.token].item()) < threshold
 
     def unlikely(self, node: int) -> bool:
-        """Whether the path to a node is not worth going on with."""
+        """Whether a node is not worth a row."""
         return self.may_stop and self.task.growth.worth(self.nodes[node].score) < 0
 
     def path_tokens(self, node: int) -> list[int]:
@@ -242,11 +242,12 @@ class GrowingTree:
         )
 
     def kept(self) -> list[int]:
-        """The best nodes, as many as the task asks for, parents before their children.
+        """The best nodes that are worth a row, as many as the task asks for, parents before their children.
 
         A parent never scores below its child, and wins ties by being shallower.
         """
-        ordered = sorted(range(len(self.nodes)), key=lambda i: (-self.nodes[i].score, self.nodes[i].depth, i))
+        worthy = [node for node in range(len(self.nodes)) if not self.unlikely(node)]
+        ordered = sorted(worthy, key=lambda i: (-self.nodes[i].score, self.nodes[i].depth, i))
         return sorted(ordered[: self.task.nodes])
 
     def slots_of(self, chosen: list[int]) -> list[int]:

@@ -1,4 +1,4 @@
-"""When a draft that grows level by level has grown enough."""
+"""When a draft that grows level by level has grown enough, and which of its nodes are worth verifying."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class Growth:
     run: float = 0.0
 
     def worth(self, score: float) -> float:
-        """Of the row of a node whose path has the log-chance `score`; it is not run where this is below 0."""
+        """Of the row of a node whose path has the log-chance `score`; below 0 it is neither run nor kept."""
         return exp(self.candour * score) - self.row
 
 

@@ -9,7 +9,9 @@ a text borrows its slots, or takes a copy of their rows. What nobody has borrowe
 """
 
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from typing import Protocol
 
 import numpy as np
@@ -259,9 +261,16 @@ class SlotPool:
         last = table.tail[-1] if table.tail else table.slots[-1] if table.slots else table.region[0] - 1
         slots = self.free_from(last + 1, count)
         if len(slots) < count:
-            begun, others = self.free_from(table.region[0], count), np.flatnonzero(~self.used).tolist()
-            slots = list(dict.fromkeys(slots + begun + others))[:count]
+            begun = self.free_from(table.region[0], count)
+            slots = list(islice(unique(chain(slots, begun, self.free_slots())), count))
         return slots
+
+    def free_slots(self) -> Iterator[int]:
+        """All free slots, ascending, looked for one by one: a list of all of a large pool takes a millisecond."""
+        slot = self.flags.find(0)
+        while slot >= 0:
+            yield slot
+            slot = self.flags.find(0, slot + 1)
 
     def free_from(self, start: int, count: int) -> list[int]:
         """At most `count` free slots one after another, the first at `start`."""
@@ -352,6 +361,15 @@ def gaps_of(taken: np.ndarray) -> list[tuple[int, int]]:
     """Runs of slots that are not `taken`, [size], each with the slot past its last, in order."""
     edges = np.flatnonzero(np.diff(np.concatenate([[True], taken, [True]]).astype(np.int8))).tolist()
     return list(zip(edges[::2], edges[1::2], strict=True))
+
+
+def unique(slots: Iterable[int]) -> Iterator[int]:
+    """Each slot once, where it comes first."""
+    seen: set[int] = set()
+    for slot in slots:
+        if slot not in seen:
+            seen.add(slot)
+            yield slot
 
 
 def first_gap(gaps: list[tuple[int, int]], width: int) -> tuple[int, int] | None:

@@ -113,10 +113,10 @@ def step_seconds(chosen: Sequence[Plan], prices: Prices) -> float:
     return prices.step(rows) + tolls + sum([prices.draft(label, count) for label, count in calls.items()])
 
 
-def row_price(chosen: Sequence[Plan], rate: float, prices: Prices) -> float:
-    """Tokens that a row costs on average, of some at least: rows come in blocks, of which the first are nearly free,
-    and once all drafts are there they are cut to what pays together."""
-    rows = max(sum(plan.rows for plan in chosen), NEAR)
+def row_price(rows: int, rate: float, prices: Prices) -> float:
+    """Tokens that each of so many rows costs on average, of some at least: rows come in blocks, of which the first are
+    nearly free, and once all drafts are there they are cut to what pays together."""
+    rows = max(rows, NEAR)
     return max(0.0, rate * (prices.step(rows) - prices.step(0)) / rows)
 
 
@@ -175,7 +175,8 @@ class Values:
     def __init__(self, chosen: Sequence[Plan], rate: float, prices: Prices) -> None:
         self.rate, self.prices = rate, prices
         self.requests, self.alone = len(chosen), len(chosen) == 1
-        self.row_price = 0.0 if self.alone else row_price(chosen, rate, prices)
+        self.rows = sum([plan.rows for plan in chosen])
+        self.row_price = 0.0 if self.alone else row_price(self.rows, rate, prices)
         self.calls = Counter(plan.label for plan in chosen)
         self.shares: dict[tuple[str, int], float] = {}
 
@@ -204,11 +205,13 @@ class Values:
         return rows + self.rate * plan.toll
 
     def another_row(self, rows: float) -> float:
-        """Tokens that the row of one more drafted token costs, where drafts usually have so many `rows`."""
+        """Tokens that the row of one more drafted token costs a request whose drafts usually have so many `rows`;
+        beside others the last one of everybody's."""
+        first, last = round(rows), round(rows) + FEW
         if not self.alone:
-            return self.row_price
-        first = round(rows)
-        return max(0.0, self.rate * (self.prices.step(first + FEW) - self.prices.step(first)) / FEW)
+            last = max(self.rows, 2 * self.requests)  # that anybody drafts at all is paid already
+            first = last - self.requests
+        return max(0.0, self.rate * (self.prices.step(last) - self.prices.step(first)) / (last - first))
 
     def share(self, label: str, requests: int) -> float:
         key = (label, requests)

@@ -75,8 +75,8 @@ class Cutting:
 
     def may_cut(self, seat: Seat, tree: DraftTree) -> bool:
         """Whether nodes of a fresh draft may be left out: not of one whose drafter does not say what they are worth, or
-        that was sampled. A draft that stops by itself has done so for a request alone."""
-        if seat.known.fixed or (len(self.seats) == 1 and seat.known.ways[seat.place].stops):
+        that was sampled, and not of one that has left out by itself what was not worth a row."""
+        if seat.known.fixed or seat.known.ways[seat.place].stops:
             return False
         return tree.chances is not None and tree.laws is None and not tree.probes and len(tree) > 0
 

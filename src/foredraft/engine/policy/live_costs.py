@@ -196,13 +196,15 @@ class LiveCosts:
         """What a call has taken, as far as that says something of the drafter: the machine may have been elsewhere."""
         return min(seconds, WILDEST * self.draft_seconds(label, requests))
 
-    def another_token(self, shorter: Way, longer: Way, requests: int) -> float:
-        """Seconds of another token of so many chains that are drafted together, as chains of two lengths differ; its
-        part of a call where there is but one length."""
-        seconds, depth = self.expected_draft(longer.label, requests), longer.depth
+    def another_token(self, way: Way, shorter: Way, longer: Way, requests: int) -> float:
+        """Seconds of another token of so many chains that are drafted together by `way`, as chains of two lengths
+        differ; its part of a call where there is but one length."""
+        factor, depth = self.draft_factor(way.label, requests), longer.depth
+        seconds = self.expected_draft(longer.label, requests)
         if shorter.depth == depth:
-            return seconds / (1 + depth)
-        return max(0.0, seconds - self.expected_draft(shorter.label, requests)) / (depth - shorter.depth)
+            return factor * seconds / (1 + depth)
+        more = max(0.0, seconds - self.expected_draft(shorter.label, requests))
+        return factor * more / (depth - shorter.depth)
 
     def expected_draft(self, label: str, requests: int) -> float:
         """What was measured when the engine was idle."""

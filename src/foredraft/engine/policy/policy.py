@@ -30,7 +30,8 @@ HOLD_STEPS, HOLD_MORE = 3, 7  # further steps for which a decision stands at lea
 MANY = 8  # requests
 DECIDING, DECIDING_EACH = 2.5e-4, 1.4e-4  # seconds that a decision takes, and more for each request
 DECIDING_SHARE = 0.02  # of the time that deciding may take: where steps are short, decisions stand for longer
-HOLD_MOST = 16
+HOLD_MOST, HOLD_MOST_BESIDE = 16, 32
+TEACHES, TEACHES_BESIDE = 2, 4  # of so many steps that a decision stands for one is learned from in full
 DOUBLINGS = 2  # of the steps that a decision stands for, where several requests were decided not to be drafted for
 SAME_SHARE = 0.75  # of the requests that must have been there when it was made
 LOGITS_ROOT = 0  # the root's row
@@ -208,7 +209,7 @@ class Policy:
         known = {seat.known for seat in self.seats}
         if known.isdisjoint(self.held):
             self.decider.renew()
-        beginning = sum(seat.work.chunk > 1 for seat in self.seats)  # had nothing to choose from yet
+        beginning = sum(seat.begins for seat in self.seats)
         self.held, self.held_steps = known, 0
         self.hold_steps = hold_for(len(known), prices.step(0)) if outlasts(beginning, len(known)) else 0
 
@@ -263,7 +264,8 @@ class Policy:
         for seat in group:
             known, place = seat.known, seat.place
             if place not in known.growth:
-                seconds = self.costs.another_token(*known.lengths[known.ways[place].kind], len(group))
+                way = known.ways[place]
+                seconds = self.costs.another_token(way, *known.lengths[way.kind], len(group))
                 row, run = self.values.another_row(known.usual_rows(place)), self.values.rate * seconds
                 known.growth[place] = Growth(known.candour(place), row, run)
             seat.work.growth = known.growth[place]
@@ -394,8 +396,8 @@ class Policy:
 
     @property
     def teaches(self) -> bool:
-        """Whether costs and stated chances are learned from this step: every other one will do."""
-        return self.held_steps % 2 == 0
+        """Whether costs and stated chances are learned from this step: every other one will do, beside others fewer."""
+        return self.held_steps % (TEACHES if len(self.held) == 1 else TEACHES_BESIDE) == 0
 
     def count(self, label: str, works: Sequence[Work], plain_token: float) -> None:
         """Count the choice of `label` for `works`, and what plain decoding would have taken for the same tokens."""
@@ -454,7 +456,7 @@ def hold_for(requests: int, plain_seconds: float) -> int:
     """Further steps that a decision for so many requests stands for, where a plain step takes so long."""
     least = HOLD_STEPS if requests < MANY else HOLD_MORE
     worth = (DECIDING + DECIDING_EACH * requests) / (DECIDING_SHARE * plain_seconds)
-    return max(least, min(HOLD_MOST, round(worth)))
+    return max(least, min(HOLD_MOST if requests == 1 else HOLD_MOST_BESIDE, round(worth)))
 
 
 def outlasts(beginning: int, requests: int) -> bool:

@@ -74,6 +74,11 @@ class Seat:
     place: int = PLAIN
     step: int = 0
 
+    @property
+    def begins(self) -> bool:
+        """Whether it had nothing to choose from yet, or the target has not yet shown how sure it is of the text."""
+        return self.work.chunk > 1 or self.step == 0
+
     def menu(self, reading: Callable[[str, int], float]) -> list[Plan]:
         """Plans to decide between; one where nothing is to be chosen.
 

@@ -38,21 +38,28 @@ class Shortlists:
 
 
 def shortlist(options: Sequence[Option], costs: LiveCosts, requests: int = 1) -> tuple[Option, ...]:
-    """Those options whose drafts are cheap enough to come near the best one's speed, were they all accepted alike, of
-    drafters that may beat plain decoding of `requests` requests. Those that cost next to nothing are left out only
-    where many requests run and they need a ranking of the target's likeliest tokens in every step."""
+    """Those options whose drafts are cheap enough to come near the best one's speed, were they all accepted alike, for
+    one request or for all of `requests`, of drafters that may beat plain decoding of these. Those that cost next to
+    nothing are left out only where many requests run and they need a ranking of the target's likeliest tokens in every
+    step."""
     slow = [option for option in options if not option.drafter.needs.instant]
-    speeds = {id(option): possible_speed(option, costs, 1) for option in slow}
-    least = NEAR_BEST * max(speeds.values(), default=0.0)
+    near = near_best(slow, costs, 1) | near_best(slow, costs, requests)
     paying = {id(option.drafter) for option in slow if may_pay(option, costs, requests)}
 
     def kept(option: Option) -> bool:
         needs = option.drafter.needs
         if needs.instant:
             return not needs.successors or requests <= FEW
-        return speeds[id(option)] >= least and id(option.drafter) in paying
+        return id(option) in near and id(option.drafter) in paying
 
     return tuple(option for option in options if kept(option))
+
+
+def near_best(options: Sequence[Option], costs: LiveCosts, requests: int) -> set[int]:
+    """Those that come near the best one's speed for so many requests, by id."""
+    speeds = {id(option): possible_speed(option, costs, requests) for option in options}
+    least = NEAR_BEST * max(speeds.values(), default=0.0)
+    return {name for name, speed in speeds.items() if speed >= least}
 
 
 def may_pay(option: Option, costs: LiveCosts, requests: int) -> bool:
