@@ -43,7 +43,7 @@ def shortlist(options: Sequence[Option], costs: LiveCosts, requests: int = 1) ->
     nothing are left out only where many requests run and they need a ranking of the target's likeliest tokens in every
     step."""
     slow = [option for option in options if not option.drafter.needs.instant]
-    near = near_best(slow, costs, 1) | near_best(slow, costs, requests)
+    near = set().union(*(near_best(slow, costs, count) for count in {1, requests}))
     paying = {id(option.drafter) for option in slow if may_pay(option, costs, requests)}
 
     def kept(option: Option) -> bool:
