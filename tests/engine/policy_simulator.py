@@ -88,8 +88,9 @@ class World:
         """Some steps; `lost` gains, for each, the share of the best rate that its choice gave away in expectation."""
         for _ in range(steps):
             prices = self.prices(self.live)
-            menus = [known.menu(100) for known in self.known]
-            decision = self.decider.decide(menus, [1000] * self.requests, prices)
+            exploring = self.decider.explores(prices.step(0))
+            menus = [known.menu(100, hopeful=exploring) for known in self.known]
+            decision = self.decider.decide(menus, [1000] * self.requests, prices, exploring=exploring)
             experiment = decision.experiment
             plans = experiment.applied(decision.chosen) if experiment else decision.chosen
             self.decider.note(plans, prices)
@@ -111,6 +112,7 @@ class World:
             if plan.place != PLAIN:
                 chain = DraftTree.chain(list(range(self.ways[plan.place].nodes)), "simulated")
                 known.learn(plan.place, chain, list(range(count)), self.ways[plan.place].depth, known.steps)
+                known.taken_in()
             known.steps += 1
         if decision.experiment is not None:
             self.decider.exploration.book(decision.experiment.lost(accepted, decision.values.rate))

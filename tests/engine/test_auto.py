@@ -42,8 +42,8 @@ class Restless(Decider):
 
     turn = 0
 
-    def decide(self, menus, remaining, prices) -> Decision:
-        best = super().decide(menus, remaining, prices)
+    def decide(self, menus, remaining, prices, *, exploring: bool) -> Decision:
+        best = super().decide(menus, remaining, prices, exploring=exploring)
         Restless.turn += 1
         chosen = [menu[(Restless.turn + place) % len(menu)] for place, menu in enumerate(menus)]
         return Decision(chosen, best.values, None)
@@ -204,8 +204,8 @@ def test_where_nobody_drafts_requests_are_counted_and_watched_all_the_same(
 ):
     decide, idle = Decider.decide, 0
 
-    def nothing(self, menus, remaining, prices) -> Decision:
-        decision = decide(self, menus, remaining, prices)
+    def nothing(self, menus, remaining, prices, *, exploring: bool) -> Decision:
+        decision = decide(self, menus, remaining, prices, exploring=exploring)
         return replace(decision, chosen=[NOTHING] * len(menus), experiment=None)
 
     def settle(known: RequestPolicy, prices: dict[str, float]) -> None:

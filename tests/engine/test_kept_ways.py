@@ -139,11 +139,8 @@ def test_configs_that_share_their_drafters_do_not_add_up():
 def test_choices_are_told_apart_as_far_as_there_are_few(monkeypatch):
     monkeypatch.setattr(policy, "MOST_LABELS", 2)
     known, statistics = policy.Policy(draft_rows=8), SpeculationStatistics()
-    running = SimpleNamespace(request=SimpleNamespace(statistics=statistics))
-    work = SimpleNamespace(running=running, event=SimpleNamespace(tokens=[5, 6]))
-    known.count("plain", [], 0.5)
     for depth in (1, 1, 2, 3, 4):
-        known.count(f"ngram {depth}", [work], 0.5)
+        known.count(f"ngram {depth}", statistics, 1, 1.0)
     assert known.choices == {"ngram 1": 2, "ngram 2": 1, "other": 2}
     assert statistics.choices == dict(known.choices) and statistics.plain_seconds == 5.0
 

@@ -149,6 +149,7 @@ def seat_after_cut(known: RequestPolicy) -> RequestPolicy:
         work = SimpleNamespace(tree=offer.kept, path=[0])
         Seat(work=work, known=known, depth=4, offers={0: offer}, place=0, step=known.steps).learn(0.0, teaches=False)
         known.steps += 1
+    known.taken_in()
     return known
 
 
@@ -536,8 +537,9 @@ def test_acceptance_starts_from_texts_the_target_was_as_sure_of():
 
 
 def test_how_sure_the_target_is():
-    assert sureness(torch.tensor([0.0, 0.0, float("-inf")])) == pytest.approx(0.5)
-    assert sureness(torch.tensor([9.0, -90.0])) == pytest.approx(1.0)
+    rows = [torch.tensor([[0.0, 0.0, float("-inf")]]), torch.tensor([[9.0, -90.0, -90.0]])]
+    for dtype in (torch.float32, torch.float64):  # the second is not read natively
+        assert sureness([row.to(dtype) for row in rows]) == pytest.approx([0.5, 1.0])
 
 
 def test_a_drafter_of_no_use_is_kept_ready_ever_more_seldom():

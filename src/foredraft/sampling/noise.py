@@ -124,13 +124,12 @@ def likeliest(logits: Tensor, count: int) -> list[list[int]]:
     return logits.topk(count, dim=-1).indices.tolist()
 
 
-def sureness(logits: Tensor) -> float:
-    """Probability of the likeliest token, [V] raw logits."""
-    rows = logits[None]
-    if natively_chosen(rows):
-        [[best]], _, [total] = native.drawn_top(rows, 1)
-        return exp(best - total)
-    return logits.float().softmax(-1).max().item()
+def sureness(rows: list[Tensor]) -> list[float]:
+    """Probability of the likeliest token of each row of raw logits, several [1, V]."""
+    if all(map(natively_chosen, rows)):
+        best, _, totals = native.drawn_top(rows, 1)
+        return [exp(value - total) for [value], total in zip(best, totals, strict=True)]
+    return [row.float().softmax(-1).max().item() for row in rows]
 
 
 def uniform(seed: int, position: int, stream: str, index: int) -> float:

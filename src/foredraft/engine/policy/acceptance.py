@@ -79,6 +79,19 @@ class Rate:
         return mean, sqrt(mean * (1.0 - mean) / (self.own.tries + strength + 1.0))
 
 
+@dataclass(slots=True)
+class Candour:
+    """How a kind of drafts is to be taken.
+
+    Attributes:
+        power: That of a stated chance which is the chance of being accepted, as last computed.
+        learned: Trees learned of since.
+    """
+
+    power: float | None = None
+    learned: int = 0
+
+
 class Past:
     """What requests have taught, by temperature class and place; of the places that requests asked for last."""
 
@@ -86,6 +99,7 @@ class Past:
         self.tallies: Recent[tuple, Tally] = Recent(KEPT_TALLIES)
         self.worths: Recent[tuple, float] = Recent(KEPT_WORTHS)  # tokens that asking an instant way was worth lately
         self.rows: Recent[tuple, float] = Recent(KEPT_WORTHS)  # nodes of a way's drafts that were verified lately
+        self.candours: Recent[tuple, Candour] = Recent(KEPT_WORTHS)
 
     def tally(self, *place) -> Tally:
         return self.tallies.recall(place, Tally)
@@ -232,15 +246,14 @@ class ChanceAcceptance:
     Attributes:
         rates_at: The root's children's and the others', by class of the chance.
         known: The same as last estimated; none where something was learned since.
-        known_candour, learned: As last computed, and trees learned of since.
+        shared: What all requests of the kind share beside what their drafts have taught.
     """
 
     def __init__(self, past: Past, kind: tuple) -> None:
         levels = range(len(CHANCE_CENTRES))
         self.rates_at = [[Rate(past.tally(*kind, "chance", level, later)) for level in levels] for later in LATER]
         self.known: list[list[float | None]] = [[None] * len(levels) for _ in LATER]
-        self.known_candour: float | None = None
-        self.learned = 0
+        self.shared = past.candours.recall(kind, Candour)
 
     def rates(self, tree: DraftTree) -> list[float]:
         """How often each node is accepted once its parent is, [N]; `tree` states chances."""
@@ -255,9 +268,10 @@ class ChanceAcceptance:
     def candour(self) -> float:
         """The power of a stated chance that is the chance of being accepted: below 1 where a drafter is modest, above
         where it boasts."""
-        if self.known_candour is None or self.learned >= RENEW:
-            self.known_candour, self.learned = self.fit(), 0
-        return self.known_candour
+        shared = self.shared
+        if shared.power is None or shared.learned >= RENEW:
+            shared.power, shared.learned = self.fit(), 0
+        return shared.power
 
     def fit(self) -> float:
         """The power that fits best, by least squares over logs, from what all requests of the kind have seen."""
@@ -276,7 +290,7 @@ class ChanceAcceptance:
 
     def learn(self, tree: DraftTree, accepted: Set[int]) -> None:
         """Nodes `accepted` of a tree were; every node whose parent was has been tried."""
-        self.learned += 1
+        self.shared.learned += 1
         for node, (parent, chance) in enumerate(zip(tree.parents, tree.chances, strict=True)):
             if parent == ROOT or parent in accepted:
                 level, later = bisect_right(CHANCE_EDGES, chance), parent != ROOT

@@ -74,6 +74,9 @@ def allocate(menus: Sequence[Sequence[Plan]], prices: Prices) -> Allocation:
     """The best plan for each request; `menus` [n] hold each request's plans, plain decoding among them."""
     if len(menus) == 1:
         return best_alone(menus[0], prices)
+    if all([len(menu) == 1 for menu in menus]):
+        only = [menu[0] for menu in menus]
+        return Allocation(only, rate_of(only, prices))
     best = improved(best_uniform(menus, prices), menus, prices)
     return Allocation(best, rate_of(best, prices))
 
@@ -179,6 +182,11 @@ class Values:
         self.row_price = 0.0 if self.alone else row_price(self.rows, rate, prices)
         self.calls = Counter(plan.label for plan in chosen)
         self.shares: dict[tuple[str, int], float] = {}
+
+    @property
+    def token(self) -> float:
+        """Seconds that each token would take where nobody drafts."""
+        return self.prices.step(0) / self.requests
 
     def of(self, plan: Plan) -> float:
         return plan.gain - self.cost(plan) - (MARGIN if plan.rows else 0.0)

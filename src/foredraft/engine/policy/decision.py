@@ -13,6 +13,7 @@ FALLEN = 0.75  # share of the usual speed-up below which a text is taken to have
 GRANT_STEPS = 3  # plain steps that may then be spent on experiments
 LEAST_LOSS = 0.1  # tokens that an experiment is taken to lose at least
 PATIENCE = 4  # experiments in a row that wait for a step without instant drafts
+REST, REST_TRIED = 4, 2  # decisions from one that found nothing to try to the next that looks, and from one that did
 WORTH_EXPLORING = 16  # tokens a request must still have to write for an experiment to pay
 
 
@@ -121,6 +122,7 @@ class Decider:
         since_plain, idle: Decisions since the last one to draft nothing; such decisions in a row.
         usual, recent: Expected speed-up over plain decoding, on average over many steps and over few.
         put_off: Experiments in a row that waited for a step without instant drafts.
+        resting: Decisions until the next one that looks for an experiment: to look takes about as long as to decide.
     """
 
     exploration: Exploration = field(default_factory=Exploration)
@@ -129,19 +131,29 @@ class Decider:
     usual: float = 1.0
     recent: float = 1.0
     put_off: int = 0
+    resting: int = 0
 
-    def decide(self, menus: Sequence[Sequence[Plan]], remaining: Sequence[int], prices: StepPrices) -> Decision:
+    def explores(self, plain_step: float) -> bool:
+        """Whether the next decision looks for something to try."""
+        self.resting = max(0, self.resting - 1)
+        return self.resting == 0 and self.exploration.affords(0.0, plain_step)
+
+    def decide(
+        self, menus: Sequence[Sequence[Plan]], remaining: Sequence[int], prices: StepPrices, *, exploring: bool
+    ) -> Decision:
         """The best plans of a step, and what may be tried instead.
 
         Args:
             menus: Plans of each request; one where nothing is to be chosen.
             remaining: Tokens each may still write.
             prices: What the step's parts cost.
+            exploring: As `explores` said; the plans are hopeful then.
         """
         best = allocate(menus, prices)
         values, experiment = Values(best.chosen, best.rate, prices), None
-        if self.exploration.affords(0.0, prices.step(0)):
+        if exploring:
             experiment = self.shadow(menus, best, prices) or self.trial(menus, remaining, best, values)
+            self.resting = REST_TRIED if experiment else REST
         return Decision(best.chosen, values, experiment)
 
     def note(self, chosen: Sequence[Plan], prices: StepPrices) -> None:
@@ -160,7 +172,7 @@ class Decider:
         self.usual += SLOW * (speed_up - self.usual)
         self.recent += QUICK * (speed_up - self.recent)
         if self.recent < FALLEN * self.usual:
-            self.usual = self.recent
+            self.usual, self.resting = self.recent, 0
             self.exploration.grant(GRANT_STEPS * plain_step)
 
     def shadow(self, menus: Sequence[Sequence[Plan]], best: Allocation, prices: StepPrices) -> Experiment | None:

@@ -71,4 +71,4 @@ class Lesson:
     @property
     def plain_token(self) -> float:
         """Seconds that each token would have taken where nobody drafts; prompts are read alike with and without."""
-        return self.values.prices.step(0) / self.values.requests if self.steady and self.values else 0.0
+        return self.values.token if self.steady and self.values else 0.0

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from math import ceil
 from time import perf_counter
 from typing import Any
 
@@ -18,6 +19,7 @@ from foredraft.engine.policy.instant_drafts import InstantDrafts, by_label
 from foredraft.engine.policy.lesson import Call, Lesson
 from foredraft.engine.policy.live_costs import LiveCosts
 from foredraft.engine.policy.request_policy import RequestPolicy
+from foredraft.engine.policy.routine import Routine, routine_of
 from foredraft.engine.policy.seat import Seat, crowd_class, depth_of, temperature_class
 from foredraft.engine.policy.shortlist import Shortlists
 from foredraft.engine.running import Option, Running, Work
@@ -34,7 +36,6 @@ HOLD_MOST, HOLD_MOST_BESIDE = 16, 32
 TEACHES, TEACHES_BESIDE = 2, 4  # of so many steps that a decision stands for one is learned from in full
 DOUBLINGS = 2  # of the steps that a decision stands for, where several requests were decided not to be drafted for
 SAME_SHARE = 0.75  # of the requests that must have been there when it was made
-LOGITS_ROOT = 0  # the root's row
 
 
 class Policy:
@@ -49,10 +50,11 @@ class Policy:
         choices: Steps by the way chosen, over all requests.
         costs: What steps and drafts cost now; none until a request leaves a choice.
         deciding: The deciding requests of the current step, each with what is known of it.
-        seats: The same at the table; none where it stands that nobody drafts.
+        seats: The same at the table; by routine only those who are drafted for.
         values, experiment: By what plans are compared since the last decision, and what the current step tries.
         held, held_steps, hold_steps: Requests of the last decision, steps since, and further steps it stands for.
-        resting: Whether it was that nobody drafts, and no instant way is asked.
+        routine: How steps go on until the next decision, where that takes no thought; else none.
+        by_routine: Whether the current step goes by it, and nothing else is in it.
         instant: Asks for drafts that are looked at before anything is decided.
         called, surplus: Seconds of this step's calls of drafters that are not instant, and how many of these first
             drafts took beyond what was expected.
@@ -73,7 +75,9 @@ class Policy:
         self.values: Values | None = None
         self.experiment: Experiment | None = None
         self.held: set[RequestPolicy] = set()
-        self.held_steps, self.hold_steps, self.resting = 0, HOLD_STEPS, False
+        self.held_steps, self.hold_steps = 0, HOLD_STEPS
+        self.routine: Routine | None = None
+        self.by_routine = False
         self.instant = InstantDrafts(clock)
         self.called = self.surplus = 0.0
         self.calls: list[Call] = []
@@ -117,33 +121,80 @@ class Policy:
     def draft(self, batch: list[Work], pool: SlotPool) -> None:
         """Give every deciding request its draft for this step, with cache slots for the nodes."""
         self.forget_step()
-        deciding = [work for work in batch if work.decides]
-        known = [self.requests[work.running.request.id] for work in deciding]
-        if all([its.fixed for its in known]):
-            self.values, self.held, self.prices = None, set(), None
-            step.draft([(work, work.running.options[0]) for work in deciding], pool)
+        self.deciding = [(work, self.requests[work.running.request.id]) for work in batch if work.decides]
+        crowd, rows = crowd_class(len(batch)), sum([work.chunk for work in batch])
+        self.held_steps += 1
+        if (
+            self.routine is not None
+            and self.held_steps <= self.hold_steps
+            and self.routine.serves(self.deciding, crowd)
+        ):
+            self.go_on(pool, steady=rows == len(self.deciding))
             return
-        self.deciding = list(zip(deciding, known, strict=True))
-        self.watch(crowd_class(len(batch)))
-        held = self.holds(known)
-        self.prices = self.prices_of(batch, held)
-        if not (held and self.resting and self.held.issuperset(known)):
-            self.seats = [Seat(work, its, depth_of(work), step=its.steps) for work, its in self.deciding]
-            self.choose(self.prices, held, pool)
+        self.settle()
+        if all([its.fixed for _, its in self.deciding]):
+            self.draft_fixed(pool)
+            return
+        held = self.holds([its for _, its in self.deciding])
+        self.prices = self.prices_of(batch, rows, held)
+        self.watch(crowd, held)
+        self.seats = [Seat(work, its, depth_of(work), step=its.steps) for work, its in self.deciding]
+        self.choose(self.prices, held, pool)
+        self.routine = routine_of(self.seats, self.least, crowd, self.draft_rows) if held or self.rests else None
+
+    def draft_fixed(self, pool: SlotPool) -> None:
+        """Draft where nothing is left to choose."""
+        step.draft([(work, work.running.options[0]) for work, _ in self.deciding], pool)
+        self.deciding, self.values, self.held, self.prices, self.routine = [], None, set(), None, None
+
+    @property
+    def rests(self) -> bool:
+        """Whether it was decided that nobody drafts, and no instant way is asked."""
+        return self.experiment is None and not any([seat.known.base.rows or seat.known.standing for seat in self.seats])
+
+    def go_on(self, pool: SlotPool, *, steady: bool) -> None:
+        """Draft by routine; a step in which prompts are read, too, is not `steady`, and is counted apart."""
+        routine, self.by_routine = self.routine, steady
+        if steady:
+            routine.open(self.deciding)
+        else:
+            self.settle()
+        seats = self.seats = routine.seats(self.deciding)
+        if not seats:
+            return
+        start = self.clock()
+        drafts = self.proposed(seats)
+        self.called = self.clock() - start
+        self.calls = [Call(routine.label, [(seat.known, seat.place) for seat in seats], self.called)]
+        for seat, tree in drafts:
+            step.place_draft(seat.work, tree, pool)
+
+    def settle(self) -> None:
+        """Count what those have written that steps by routine did not draft for."""
+        routine = self.routine
+        if routine is None:
+            return
+        self.decider.exploration.grow(routine.seconds, self.decider.recent)
+        routine.seconds = 0.0
+        token = self.values.token if self.values is not None else 0.0
+        for account in routine.closed():
+            account.known.steps += account.steps
+            if account.steps:
+                self.count(PLAIN_LABEL, account.statistics, account.steps, token * account.tokens)
 
     def forget_step(self) -> None:
         """What the step before has left belongs to its own lesson."""
         self.deciding, self.seats, self.experiment = [], [], None
-        self.called, self.surplus, self.calls = 0.0, 0.0, []
+        self.called, self.surplus, self.calls, self.by_routine = 0.0, 0.0, [], False
         self.instant.seconds, self.instant.calls = 0.0, []
 
-    def watch(self, crowd: int) -> None:
-        """Note how many are served together, and whose logits to look at."""
+    def watch(self, crowd: int, held: bool) -> None:
+        """Note how many are served together, and look at the logits of those who are decided about."""
         for work, known in self.deciding:
             if known.crowd != crowd:
                 self.take_in()  # it was served beside others
                 known.move(known.level, crowd)
-            work.watched = known.watches
+            work.watched = not held and known.watches
 
     def choose(self, prices: StepPrices, held: bool, pool: SlotPool) -> None:
         """Look at instant drafts, decide unless the last decision is `held` to, ask for the other drafts, and leave out
@@ -158,7 +209,6 @@ class Policy:
             self.instant.ask(self.seats, prices, self.row_price)
             self.decide(prices)
             self.instant.settle(self.seats, prices, self.values)
-            self.resting = not any([seat.known.base.rows or seat.known.standing for seat in self.seats])
             plans = self.final()
         plans, cutting = within(plans, self.room), Cutting(self.seats, prices, self.draft_rows)
         if self.experiment is None:
@@ -193,16 +243,21 @@ class Policy:
         """Whether what was decided before still stands, a few steps later and for mostly the same requests as `known`:
         acceptance moves slowly, and deciding takes time. Who has come since drafts nothing but what instant drafts
         bring."""
-        self.held_steps += 1
         if self.held_steps > self.hold_steps or (len(self.held) == 1) != (len(known) == 1):
             return False
-        return sum([its in self.held for its in known]) >= SAME_SHARE * max(len(known), len(self.held))
+        return sum([its in self.held for its in known]) >= max(SAME_SHARE * len(known), self.least)
+
+    @property
+    def least(self) -> int:
+        """Fewest of the requests of the last decision for which it stands."""
+        return ceil(SAME_SHARE * len(self.held))
 
     def decide(self, prices: StepPrices) -> None:
         """Choose a way for every request, as if there were no instant drafts."""
-        menus = [seat.menu(self.costs.reading_seconds) for seat in self.seats]
+        exploring = self.decider.explores(prices.step(0))
+        menus = [seat.menu(self.costs.reading_seconds, hopeful=exploring) for seat in self.seats]
         remaining = [seat.work.running.request.remaining for seat in self.seats]
-        decision = self.decider.decide(menus, remaining, prices)
+        decision = self.decider.decide(menus, remaining, prices, exploring=exploring)
         self.values, self.experiment = decision.values, decision.experiment
         for seat, plan, menu in zip(self.seats, decision.chosen, menus, strict=True):
             seat.known.decided(plan, menu, self.values)
@@ -302,6 +357,9 @@ class Policy:
         rest: float,
     ) -> None:
         """Note what became of a step, which has taken so many seconds of drafting and of everything else."""
+        if self.by_routine:
+            self.learn_by_routine(batch, draft, rest)
+            return
         requests = [work.running.request for work in batch]
         free = [request.statistics for request in requests if request.speculation.adaptive]
         if not free:
@@ -313,19 +371,33 @@ class Policy:
             self.take_in()  # laws are large
         choosing, kept = [pair for pair in self.deciding if not pair[1].fixed], {id(seat.work) for seat in drafted}
         # Of the others there is nothing to learn: not worth keeping, least of all for a batch of many.
-        self.count(PLAIN_LABEL, [work for work, _ in choosing if id(work) not in kept], lesson.plain_token)
-        for work, known in choosing:
+        self.count_works(PLAIN_LABEL, [work for work, _ in choosing if id(work) not in kept], lesson.plain_token)
+        for _, known in choosing:
             known.steps += 1
-            if work.watched:
-                self.look(work, known)
+        self.look([pair for pair in choosing if pair[0].watched])
+        for work, _ in choosing:
             work.let_go()
 
-    def look(self, work: Work, known: RequestPolicy) -> None:
+    def learn_by_routine(self, batch: list[Work], draft: float, rest: float) -> None:
+        """As `learn`, of a step by routine in which nothing but tokens were written."""
+        if not (self.seats or self.teaches):
+            self.routine.seconds += draft + rest
+            return
+        free = [work.running.request.statistics for work in batch]
+        self.lessons.append(self.lesson(self.seats, batch, free, draft, rest))
+        for seat in self.seats:
+            seat.known.steps += 1
+            seat.work.let_go()
+        if self.seats and self.seats[0].work.tree.laws is not None:
+            self.take_in()
+
+    def look(self, watched: Sequence[tuple[Work, RequestPolicy]]) -> None:
         """Note how sure the target was of what it has chosen."""
-        share = sureness(work.logits[LOGITS_ROOT])
-        if known.level_after(share) != known.level:
-            self.take_in()  # what was noted so far belongs to the level it has left
-        known.saw_sureness(share)
+        shares = sureness([work.logits[:1] for work, _ in watched]) if watched else []
+        for (_, known), share in zip(watched, shares, strict=True):
+            if known.level_after(share) != known.level:
+                self.take_in()  # what was noted so far belongs to the level it has left
+            known.saw_sureness(share)
 
     def lesson(
         self,
@@ -358,13 +430,18 @@ class Policy:
 
     def take_in(self) -> None:
         """Learn all lessons noted."""
+        self.settle()
         lessons, self.lessons = self.lessons, []
         for lesson in lessons:
             self.learn_of_step(lesson)
             row, token = lesson.row_price, lesson.plain_token
             for seat in lesson.seats:
                 seat.learn(row, teaches=lesson.teaches)
-                self.count(seat.known.ways[seat.place].label, [seat.work], token)
+                work = seat.work
+                spent = token * len(work.event.tokens)
+                self.count(seat.known.ways[seat.place].label, work.running.request.statistics, 1, spent)
+        for known in dict.fromkeys(seat.known for lesson in lessons for seat in lesson.seats):
+            known.taken_in()
 
     def learn_of_step(self, lesson: Lesson) -> None:
         """What a step has taken and its experiment has cost."""
@@ -399,16 +476,18 @@ class Policy:
         """Whether costs and stated chances are learned from this step: every other one will do, beside others fewer."""
         return self.held_steps % (TEACHES if len(self.held) == 1 else TEACHES_BESIDE) == 0
 
-    def count(self, label: str, works: Sequence[Work], plain_token: float) -> None:
-        """Count the choice of `label` for `works`, and what plain decoding would have taken for the same tokens."""
-        if not works:
-            return
-        label = label if label in self.choices or len(self.choices) < MOST_LABELS else OTHER_LABEL
-        self.choices[label] += len(works)
+    def count_works(self, label: str, works: Sequence[Work], plain_token: float) -> None:
+        """Count the choice of `label` for `works`, where each token would have taken so long without drafts."""
         for work in works:
-            statistics = work.running.request.statistics
-            statistics.choices[label] = statistics.choices.get(label, 0) + 1
-            self.note_plain(statistics, plain_token * len(work.event.tokens))
+            self.count(label, work.running.request.statistics, 1, plain_token * len(work.event.tokens))
+
+    def count(self, label: str, statistics: SpeculationStatistics, steps: int, plain_seconds: float) -> None:
+        """Count a choice for so many steps of a request, and what plain decoding would have taken for the same
+        tokens."""
+        label = label if label in self.choices or len(self.choices) < MOST_LABELS else OTHER_LABEL
+        self.choices[label] += steps
+        statistics.choices[label] = statistics.choices.get(label, 0) + steps
+        self.note_plain(statistics, plain_seconds)
 
     def note_plain(self, statistics: SpeculationStatistics, seconds: float) -> None:
         statistics.plain_seconds += seconds
@@ -424,9 +503,9 @@ class Policy:
             "experiments": exploration.tries,
         }
 
-    def prices_of(self, batch: list[Work], held: bool) -> StepPrices:
-        """What the step costs; as in the one before where the decision stands and no prompt is read beside it."""
-        rows = sum([work.chunk for work in batch])
+    def prices_of(self, batch: list[Work], rows: int, held: bool) -> StepPrices:
+        """What the step with so many pending `rows` costs; as in the one before where the decision stands and no prompt
+        is read beside it."""
         if held and self.prices is not None and (self.prices.base_rows, self.prices.requests) == (rows, len(batch)):
             return self.prices
         return StepPrices(

@@ -18,7 +18,6 @@ PAST_FOLLOW = 0.03  # the same over all requests
 ROWS_FOLLOW = 0.2  # weight of a new draft in how large they usually are
 UNKNOWN = -1  # level before the target has chosen a token
 SURE_EDGES = (0.5, 0.65, 0.8, 0.9)
-SURE_FIRST, SURE_EVERY = 2, 16  # how sure the target is is looked at in so many first steps, then every so many
 SURE_FOLLOW = 0.2  # weight of a new observation of how sure the target is
 LENGTH = attrgetter("depth")
 ASK_FIRST, ASK_LAST = 4, 16  # an instant drafter that does not pay is asked again after so many steps, then twice that
@@ -53,7 +52,9 @@ class RequestPolicy:
         value, rival: Tokens that it is worth more than none by the last decision, and the best plan of another drafter.
         fixed: Whether there is nothing to choose: its first way serves every step.
         growth: When drafts stop growing, by way, since the last decision.
-        plans: Those made since something was learned of their kind, by way, of the full depth and cut.
+        plans: Those made since something was learned of their kind, by way and whether hopeful, of the full depth and
+            cut.
+        taught: Drafts learned from since the last time that others were told of them, by way.
         deepest: Longest path of any of them; 0 where all ways are instant.
     """
 
@@ -78,7 +79,8 @@ class RequestPolicy:
     called: set[str] = field(default_factory=set)
     value: float = 0.0
     rival: float = 0.0
-    plans: dict[int, list[Plan]] = field(default_factory=dict)
+    taught: dict[int, int] = field(default_factory=dict)
+    plans: dict[tuple[int, bool], list[Plan]] = field(default_factory=dict)
     growth: dict[int, Growth] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -96,8 +98,9 @@ class RequestPolicy:
         if self.fixed:
             self.base = self.plan(0, self.ways[0].depth)
 
-    def menu(self, depth: int) -> list[Plan]:
-        """Plans of the ways that are not instant, none deeper than `depth`, and the plan of drafting nothing."""
+    def menu(self, depth: int, *, hopeful: bool = True) -> list[Plan]:
+        """Plans of the ways that are not instant, none deeper than `depth`, and the plan of drafting nothing; `hopeful`
+        as in `plan`."""
         if self.steps % REFRESH_EVERY == 0:
             for acceptance in self.depths.values():
                 acceptance.let_fade(self.steps)
@@ -105,21 +108,21 @@ class RequestPolicy:
         menu = [NOTHING]
         for place in self.alone if self.crowd == 0 else self.slow:
             if depth < self.deepest:
-                menu += self.plans_of(place, min(depth, self.ways[place].depth))
+                menu += self.plans_of(place, min(depth, self.ways[place].depth), hopeful)
                 continue
-            if place not in self.plans:
-                self.plans[place] = self.plans_of(place, self.ways[place].depth)
-            menu += self.plans[place]
+            if (place, hopeful) not in self.plans:
+                self.plans[place, hopeful] = self.plans_of(place, self.ways[place].depth, hopeful)
+            menu += self.plans[place, hopeful]
         return menu
 
     def outgrown(self, way: Way) -> bool:
         """Whether a longer draft of its kind serves a request alone as well: it stops where this one would."""
         return way.stops and way is not self.lengths[way.kind][1]
 
-    def plans_of(self, place: int, depth: int) -> list[Plan]:
+    def plans_of(self, place: int, depth: int, hopeful: bool) -> list[Plan]:
         """What a way's draft brings whole, and cut to half of its depth if it is a chain, as it will be where that pays
         more."""
-        whole, half = self.plan(place, depth), depth // 2
+        whole, half = self.plan(place, depth, hopeful=hopeful), depth // 2
         if self.crowd == 0 or not self.ways[place].stops or half == 0:
             return [whole]
         gain, hoped = self.depths[self.ways[place].kind].expected[half], min(whole.hoped, float(half))
@@ -146,14 +149,18 @@ class RequestPolicy:
         """Tokens that the best plan of another drafter than this way's was worth more than none."""
         return max(0.0, self.rival if self.owner(place) == self.owner(self.base.place) else self.value)
 
-    def plan(self, place: int, depth: int) -> Plan:
+    def plan(self, place: int, depth: int, *, hopeful: bool = True) -> Plan:
+        """What a way brings; how good it may be is worked out for the `hopeful` only."""
         if place == PLAIN:
             return NOTHING
         way = self.ways[place]
         acceptance = self.depths[way.kind]
         rows = round(self.usual_rows(place))
+        gain = acceptance.expected[depth]
+        if not hopeful:
+            return Plan(way.label, gain, gain, rows, place, 0.0, self.fixed)
         hoped, urgency = acceptance.hoped(depth, self.steps), acceptance.urgency(self.steps)
-        return Plan(way.label, acceptance.expected[depth], hoped, rows, place, urgency, self.fixed)
+        return Plan(way.label, gain, hoped, rows, place, urgency, self.fixed)
 
     def usual_rows(self, place: int) -> float:
         """Nodes of a way's draft that count, by what they lately were, here or where requests were served beside as
@@ -170,8 +177,8 @@ class RequestPolicy:
 
     @property
     def watches(self) -> bool:
-        """Whether to look at how sure the target is in this step."""
-        return self.deepest > 0 and (self.steps < SURE_FIRST or self.steps % SURE_EVERY == 0)
+        """Whether it matters how sure the target is."""
+        return self.deepest > 0
 
     def saw_sureness(self, share: float) -> None:
         """The target gave its likeliest next token so large a share."""
@@ -261,13 +268,23 @@ class RequestPolicy:
         way = self.ways[place]
         self.depths[way.kind].learn(min(depth, way.depth), len(path), step, further)
         self.rows[place] = followed(self.rows.get(place), len(drafted), ROWS_FOLLOW)
-        if self.crowd:
-            shape = self.shape(way)
-            self.past.rows[shape] = followed(self.past.rows.get(shape), len(drafted), PAST_FOLLOW)
-        self.plans = {other: plan for other, plan in self.plans.items() if self.ways[other].kind != way.kind}
+        self.taught[place] = self.taught.get(place, 0) + 1
+
+    def taken_in(self) -> None:
+        """All that was to be learned for now has been: tell others, and forget the plans that stood on less."""
+        if not self.taught:
+            return
+        for place, drafts in self.taught.items() if self.crowd else ():
+            shape = self.shape(self.ways[place])
+            weight = 1.0 - (1.0 - PAST_FOLLOW) ** drafts
+            self.past.rows[shape] = followed(self.past.rows.get(shape), self.rows[place], weight)
+        kinds = {self.ways[place].kind for place in self.taught}
+        self.plans = {key: plans for key, plans in self.plans.items() if self.ways[key[0]].kind not in kinds}
+        self.taught = {}
 
     def finish(self) -> None:
         """The request ends: what it has taught is there for the next ones."""
+        self.taken_in()
         for acceptance in self.depths.values():
             acceptance.take_in()
 

@@ -1,5 +1,6 @@
 """A request at the table of one step: what it may be drafted, and what was chosen for it."""
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -62,33 +63,41 @@ class Seat:
         work: Its work.
         known: What the policy knows of it.
         depth: Longest path it may be drafted.
-        offers: Instant drafts, by way.
         place: The way chosen for it; `PLAIN` for none.
         step: The request's step.
+        offers: Instant drafts, by way.
     """
 
     work: Work
     known: RequestPolicy
     depth: int
-    offers: dict[int, Offer] = field(default_factory=dict)
     place: int = PLAIN
     step: int = 0
+    offers: dict[int, Offer] = field(default_factory=dict)
 
     @property
     def begins(self) -> bool:
         """Whether it had nothing to choose from yet, or the target has not yet shown how sure it is of the text."""
         return self.work.chunk > 1 or self.step == 0
 
-    def menu(self, reading: Callable[[str, int], float]) -> list[Plan]:
+    @property
+    def ready(self) -> bool:
+        """Whether the drafter of what was decided has read the text, and it was said where its drafts end."""
+        known, place = self.known, self.known.base.place
+        return known.owner(place) in known.called and place in known.growth
+
+    def menu(self, reading: Callable[[str, int], float], *, hopeful: bool = True) -> list[Plan]:
         """Plans to decide between; one where nothing is to be chosen.
 
-        `reading` says how many seconds a drafter takes to read so many positions for the first time.
+        Args:
+            reading: Says how many seconds a drafter takes to read so many positions for the first time.
+            hopeful: As in `RequestPolicy.plan`.
         """
         if self.known.fixed:
             return [self.known.plan(0, self.known.ways[0].depth)]
         if self.work.chunk > 1:  # the end of a prompt: what drafters need of it is not there yet
             return [NOTHING]
-        return [self.with_toll(plan, reading) for plan in self.known.menu(self.depth)]
+        return [self.with_toll(plan, reading) for plan in self.known.menu(self.depth, hopeful=hopeful)]
 
     def with_toll(self, plan: Plan, reading: Callable[[str, int], float]) -> Plan:
         """The plan with what its drafter's first reading of the text comes to in each of the steps that remain."""
@@ -171,7 +180,7 @@ def depth_of(work: Work) -> int:
 
 def crowd_class(requests: int) -> int:
     """Steps whose rows cost alike: of one request, of a few, of many."""
-    return sum(requests > most for most in CROWD_EDGES)
+    return bisect_left(CROWD_EDGES, requests)
 
 
 def temperature_class(request: Request) -> int:
