@@ -1,7 +1,6 @@
 """What an engine keeps of the ways to draft that requests have asked for: shared where it can be, never without end."""
 
 from collections.abc import Iterator
-from types import SimpleNamespace
 
 import pytest
 
@@ -13,7 +12,7 @@ from foredraft.core.speculation_config import OFF, SpeculationConfig
 from foredraft.drafters.drafter import BUILT_IN, make_drafter
 from foredraft.engine import kept_ways
 from foredraft.engine.engine import Engine
-from foredraft.engine.policy import policy
+from foredraft.engine.policy import ways_taken
 from foredraft.engine.policy.acceptance import KEPT_TALLIES, Past
 from foredraft.engine.policy.live_costs import KEPT_DRIFTS, LiveCosts
 from foredraft.engine.step_costs import ForwardCost, StepCosts
@@ -137,8 +136,8 @@ def test_configs_that_share_their_drafters_do_not_add_up():
 
 
 def test_choices_are_told_apart_as_far_as_there_are_few(monkeypatch):
-    monkeypatch.setattr(policy, "MOST_LABELS", 2)
-    known, statistics = policy.Policy(draft_rows=8), SpeculationStatistics()
+    monkeypatch.setattr(ways_taken, "MOST_LABELS", 2)
+    known, statistics = ways_taken.WaysTaken(), SpeculationStatistics()
     for depth in (1, 1, 2, 3, 4):
         known.count(f"ngram {depth}", statistics, 1, 1.0)
     assert known.choices == {"ngram 1": 2, "ngram 2": 1, "other": 2}

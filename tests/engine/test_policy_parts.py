@@ -18,8 +18,9 @@ from foredraft.engine.policy.allocation import NOTHING, PLAIN, Allocation, Plan,
 from foredraft.engine.policy.cutting import Cutting, cut
 from foredraft.engine.policy.decision import PATIENCE, Decider, Experiment, StepPrices, within
 from foredraft.engine.policy.exploration import FIRST_STEPS, LEAST_SHARE, Exploration
+from foredraft.engine.policy.holding import DOUBLINGS, MANY, outlasts, patience
 from foredraft.engine.policy.live_costs import LiveCosts, rough_costs, size_class
-from foredraft.engine.policy.policy import DOUBLINGS, MANY, Policy, outlasts, patience
+from foredraft.engine.policy.policy import Policy
 from foredraft.engine.policy.request_policy import ASK_LAST, RequestPolicy
 from foredraft.engine.policy.seat import Offer, Seat
 from foredraft.engine.policy.shortlist import shortlist

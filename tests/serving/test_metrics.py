@@ -300,7 +300,7 @@ def test_the_policy_tells_its_choices_and_its_estimate():
     (output,) = serve(engine, metrics, [[0, 1, 2, 3, 4, 5, 6] * 3])
     found = samples(metrics)
     choices = values(found, "foredraft_policy_choices_total", "choice")
-    assert Counter(choices) == engine.policy.choices and sum(choices.values()) == output.statistics.rounds
+    assert Counter(choices) == engine.policy.taken.choices and sum(choices.values()) == output.statistics.rounds
     assert value(found, "foredraft_speed_up_estimate") == pytest.approx(engine.policy.report()["speed_up"])
 
 

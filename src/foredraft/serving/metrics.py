@@ -151,7 +151,7 @@ class Metrics:
         drafted, accepted = statistics.drafted_by, statistics.accepted_by
         yield self.counters("foredraft_draft_tokens", "Draft tokens, by drafter.", "drafter", drafted)
         yield self.counters("foredraft_accepted_tokens", "Those accepted, by drafter.", "drafter", accepted)
-        choices = dict(policy.choices)
+        choices = dict(policy.taken.choices)
         yield self.counters("foredraft_policy_choices", "Steps of a request by the way to draft.", "choice", choices)
         speed_up = policy.report()["speed_up"]
         if speed_up is not None:

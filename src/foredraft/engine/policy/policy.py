@@ -1,6 +1,5 @@
 """The speculation policy at work: asks drafters, chooses, and learns from what became of it."""
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from math import ceil
 from time import perf_counter
@@ -15,6 +14,7 @@ from foredraft.engine.policy.allocation import PLAIN, Plan, Values, soundest
 from foredraft.engine.policy.cutting import Cutting
 from foredraft.engine.policy.decision import Decider, Experiment, StepPrices, within
 from foredraft.engine.policy.experience import Experience
+from foredraft.engine.policy.holding import HOLD_STEPS, hold_for, outlasts, patience
 from foredraft.engine.policy.instant_drafts import InstantDrafts, by_label
 from foredraft.engine.policy.lesson import Call, Lesson
 from foredraft.engine.policy.live_costs import LiveCosts
@@ -22,19 +22,12 @@ from foredraft.engine.policy.request_policy import RequestPolicy
 from foredraft.engine.policy.routine import Routine, routine_of
 from foredraft.engine.policy.seat import Seat, crowd_class, depth_of, temperature_class
 from foredraft.engine.policy.shortlist import Shortlists
+from foredraft.engine.policy.ways_taken import PLAIN_LABEL, WaysTaken
 from foredraft.engine.running import Option, Running, Work
 from foredraft.model.slot_pool import SlotPool
 from foredraft.sampling.noise import sureness
 
-PLAIN_LABEL, OTHER_LABEL = "plain", "other"
-MOST_LABELS = 64  # ways told apart when choices are counted; requests may bring any number of them
-HOLD_STEPS, HOLD_MORE = 3, 7  # further steps for which a decision stands at least, of few requests and of many
-MANY = 8  # requests
-DECIDING, DECIDING_EACH = 2.5e-4, 1.4e-4  # seconds that a decision takes, and more for each request
-DECIDING_SHARE = 0.02  # of the time that deciding may take: where steps are short, decisions stand for longer
-HOLD_MOST, HOLD_MOST_BESIDE = 16, 32
 TEACHES, TEACHES_BESIDE = 2, 4  # of so many steps that a decision stands for one is learned from in full
-DOUBLINGS = 2  # of the steps that a decision stands for, where several requests were decided not to be drafted for
 SAME_SHARE = 0.75  # of the requests that must have been there when it was made
 
 
@@ -47,7 +40,7 @@ class Policy:
         experience: What all requests so far have taught, and which drafters have been worth keeping ready.
         shortlists: Which drafters are cheap enough to be kept ready.
         decider: Choices and what exploration has cost.
-        choices: Steps by the way chosen, over all requests.
+        taken: What was chosen.
         costs: What steps and drafts cost now; none until a request leaves a choice.
         deciding: The deciding requests of the current step, each with what is known of it.
         seats: The same at the table; by routine only those who are drafted for.
@@ -60,7 +53,6 @@ class Policy:
             drafts took beyond what was expected.
         calls, lessons: This step's calls but those first ones, and what the steps since the last decision have taught.
         prices: What the current step costs; none where nobody leaves a choice.
-        plain_seconds: What plain decoding would have taken for all tokens written so far.
         clock: Tells what calls of drafters take.
     """
 
@@ -68,7 +60,7 @@ class Policy:
         self.draft_rows, self.clock = draft_rows, clock
         self.requests: dict[int, RequestPolicy] = {}
         self.experience, self.decider, self.shortlists = Experience(), Decider(), Shortlists()
-        self.choices: Counter[str] = Counter()
+        self.taken = WaysTaken()
         self.costs: LiveCosts | None = None
         self.deciding: list[tuple[Work, RequestPolicy]] = []
         self.seats: list[Seat] = []
@@ -83,7 +75,6 @@ class Policy:
         self.calls: list[Call] = []
         self.lessons: list[Lesson] = []
         self.prices: StepPrices | None = None
-        self.plain_seconds = 0.0
 
     def open(self, running: Running) -> None:
         """Begin to know a request."""
@@ -180,7 +171,7 @@ class Policy:
         for account in routine.closed():
             account.known.steps += account.steps
             if account.steps:
-                self.count(PLAIN_LABEL, account.statistics, account.steps, token * account.tokens)
+                self.taken.count(PLAIN_LABEL, account.statistics, account.steps, token * account.tokens)
 
     def forget_step(self) -> None:
         """What the step before has left belongs to its own lesson."""
@@ -333,7 +324,7 @@ class Policy:
             self.calls.append(Call(label, [(seat.known, seat.place) for seat in group], seconds))
             return
         surplus = max(0.0, seconds - self.costs.draft_seconds(label, len(group)))
-        self.costs.saw_reading(owner, sum(unread(seat, owner) for seat in group), surplus)
+        self.costs.saw_reading(owner, sum(seat.unread(owner) for seat in group), surplus)
         self.surplus += surplus
         for seat in group:
             seat.known.met(owner)
@@ -371,7 +362,7 @@ class Policy:
             self.take_in()  # laws are large
         choosing, kept = [pair for pair in self.deciding if not pair[1].fixed], {id(seat.work) for seat in drafted}
         # Of the others there is nothing to learn: not worth keeping, least of all for a batch of many.
-        self.count_works(PLAIN_LABEL, [work for work, _ in choosing if id(work) not in kept], lesson.plain_token)
+        self.taken.count_works(PLAIN_LABEL, [work for work, _ in choosing if id(work) not in kept], lesson.plain_token)
         for _, known in choosing:
             known.steps += 1
         self.look([pair for pair in choosing if pair[0].watched])
@@ -439,7 +430,7 @@ class Policy:
                 seat.learn(row, teaches=lesson.teaches)
                 work = seat.work
                 spent = token * len(work.event.tokens)
-                self.count(seat.known.ways[seat.place].label, work.running.request.statistics, 1, spent)
+                self.taken.count(seat.known.ways[seat.place].label, work.running.request.statistics, 1, spent)
         for known in dict.fromkeys(seat.known for lesson in lessons for seat in lesson.seats):
             known.taken_in()
 
@@ -457,7 +448,7 @@ class Policy:
             self.decider.exploration.book(lost)
         if not lesson.steady:  # prompts are read alike with and without drafts
             for statistics in lesson.free:
-                self.note_plain(statistics, whole / lesson.requests)
+                self.taken.note_plain(statistics, whole / lesson.requests)
 
     def beside_calls(self, draft: float) -> float | None:
         """Seconds of `draft` that no drafter's call took; none where the step was decided about."""
@@ -476,29 +467,12 @@ class Policy:
         """Whether costs and stated chances are learned from this step: every other one will do, beside others fewer."""
         return self.held_steps % (TEACHES if len(self.held) == 1 else TEACHES_BESIDE) == 0
 
-    def count_works(self, label: str, works: Sequence[Work], plain_token: float) -> None:
-        """Count the choice of `label` for `works`, where each token would have taken so long without drafts."""
-        for work in works:
-            self.count(label, work.running.request.statistics, 1, plain_token * len(work.event.tokens))
-
-    def count(self, label: str, statistics: SpeculationStatistics, steps: int, plain_seconds: float) -> None:
-        """Count a choice for so many steps of a request, and what plain decoding would have taken for the same
-        tokens."""
-        label = label if label in self.choices or len(self.choices) < MOST_LABELS else OTHER_LABEL
-        self.choices[label] += steps
-        statistics.choices[label] = statistics.choices.get(label, 0) + steps
-        self.note_plain(statistics, plain_seconds)
-
-    def note_plain(self, statistics: SpeculationStatistics, seconds: float) -> None:
-        statistics.plain_seconds += seconds
-        self.plain_seconds += seconds
-
     def report(self) -> dict[str, Any]:
         """Choices by way, the estimated speed-up over plain decoding, and what exploration has cost."""
         exploration = self.decider.exploration
         return {
-            "choices": dict(self.choices),
-            "speed_up": self.plain_seconds / exploration.busy if exploration.busy else None,
+            "choices": dict(self.taken.choices),
+            "speed_up": self.taken.plain_seconds / exploration.busy if exploration.busy else None,
             "exploration_share": exploration.share,
             "experiments": exploration.tries,
         }
@@ -517,11 +491,6 @@ class Policy:
         )
 
 
-def unread(seat: Seat, owner: str) -> int:
-    """Positions of a request's text that a drafter reads for its first draft."""
-    return 0 if owner in seat.known.called else len(seat.work.running.request.tokens)
-
-
 def mean_context(batch: Sequence[Work]) -> float:
     """Committed positions a request."""
     return sum([len(work.running.table) for work in batch]) / len(batch)
@@ -529,22 +498,3 @@ def mean_context(batch: Sequence[Work]) -> float:
 
 def sampling(batch: Sequence[Work]) -> bool:
     return any([not work.running.sampler.plain_greedy for work in batch])
-
-
-def hold_for(requests: int, plain_seconds: float) -> int:
-    """Further steps that a decision for so many requests stands for, where a plain step takes so long."""
-    least = HOLD_STEPS if requests < MANY else HOLD_MORE
-    worth = (DECIDING + DECIDING_EACH * requests) / (DECIDING_SHARE * plain_seconds)
-    return max(least, min(HOLD_MOST if requests == 1 else HOLD_MOST_BESIDE, round(worth)))
-
-
-def outlasts(beginning: int, requests: int) -> bool:
-    """Whether a decision stands where so many of the requests begin: beside many, one or two that come are no reason to
-    look at all again."""
-    return MANY * beginning <= requests
-
-
-def patience(requests: int, idle: int) -> int:
-    """How often to double the time that a decision for so many requests stands for, the last of `idle` in a row not to
-    draft: nobody's drafts pay there, and looking again is all that speculation costs."""
-    return min(max(0, idle - 1), DOUBLINGS) if requests > 1 else 0

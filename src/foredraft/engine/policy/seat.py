@@ -86,6 +86,10 @@ class Seat:
         known, place = self.known, self.known.base.place
         return known.owner(place) in known.called and place in known.growth
 
+    def unread(self, owner: str) -> int:
+        """Positions of the text that a drafter reads for its first draft."""
+        return 0 if owner in self.known.called else len(self.work.running.request.tokens)
+
     def menu(self, reading: Callable[[str, int], float], *, hopeful: bool = True) -> list[Plan]:
         """Plans to decide between; one where nothing is to be chosen.
 

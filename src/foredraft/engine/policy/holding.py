@@ -1,0 +1,27 @@
+"""For how many further steps a decision stands: acceptance moves slowly, and deciding takes time."""
+
+HOLD_STEPS, HOLD_MORE = 3, 7  # further steps for which a decision stands at least, of few requests and of many
+MANY = 8  # requests
+DECIDING, DECIDING_EACH = 2.5e-4, 1.4e-4  # seconds that a decision takes, and more for each request
+DECIDING_SHARE = 0.02  # of the time that deciding may take: where steps are short, decisions stand for longer
+HOLD_MOST, HOLD_MOST_BESIDE = 16, 32
+DOUBLINGS = 2  # of the steps that a decision stands for, where several requests were decided not to be drafted for
+
+
+def hold_for(requests: int, plain_seconds: float) -> int:
+    """Further steps that a decision for so many requests stands for, where a plain step takes so long."""
+    least = HOLD_STEPS if requests < MANY else HOLD_MORE
+    worth = (DECIDING + DECIDING_EACH * requests) / (DECIDING_SHARE * plain_seconds)
+    return max(least, min(HOLD_MOST if requests == 1 else HOLD_MOST_BESIDE, round(worth)))
+
+
+def outlasts(beginning: int, requests: int) -> bool:
+    """Whether a decision stands where so many of the requests begin: beside many, one or two that come are no reason to
+    look at all again."""
+    return MANY * beginning <= requests
+
+
+def patience(requests: int, idle: int) -> int:
+    """How often to double the time that a decision for so many requests stands for, the last of `idle` in a row not to
+    draft: nobody's drafts pay there, and looking again is all that speculation costs."""
+    return min(max(0, idle - 1), DOUBLINGS) if requests > 1 else 0
