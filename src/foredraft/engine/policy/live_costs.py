@@ -94,7 +94,7 @@ class LiveCosts:
         table: What was measured.
         steps: Steps seen.
         whole, cells: How steps compare to it, all of a kind; how those of one size compare to that.
-        drafts: How drafter calls compare, by label and size.
+        drafts, latest: How drafter calls compare, by label and size; those of any size that were seen last, by label.
         readings: Seconds a position that a drafter takes to read a text for its first draft, by drafter.
         own: What the policy itself takes.
         known_drafts, known_lines: As last computed; the latter are factors by rows, for each kind of step.
@@ -107,6 +107,7 @@ class LiveCosts:
     known_lines: dict[tuple[int, bool, bool], list[tuple[float, float]]] = field(default_factory=dict)
     readings: dict[str, float] = field(default_factory=dict)
     drafts: Recent[tuple[str, int], Drift] = field(default_factory=lambda: Recent(KEPT_DRIFTS))
+    latest: Recent[str, float] = field(default_factory=lambda: Recent(KEPT_DRIFTS))
     known_drafts: dict[tuple[str, int], float] = field(default_factory=dict)
     own: OwnTime = field(default_factory=OwnTime)
 
@@ -179,10 +180,13 @@ class LiveCosts:
         return seconds
 
     def draft_factor(self, label: str, requests: int) -> float:
-        """How much longer such calls take than measured. Of those that nobody has made yet it is only known that the
-        machine was slow then, where steps take less than they did: else they would never be made."""
+        """How much longer such calls take than measured. Of those that nobody has made yet for so many requests those
+        for others say something, since chains that stop by themselves take less wherever they are asked for; else it is
+        only known that the machine was slow then, where steps take less than they did: or they would never be made."""
         drift = self.drafts.get((label, size_class(requests)))
-        return drift.factor if drift else min([1.0, *(whole.factor for whole in self.whole.values())])
+        if drift:
+            return drift.factor
+        return min([self.latest.get(label, 1.0), *(whole.factor for whole in self.whole.values())])
 
     def reading_seconds(self, owner: str, positions: int) -> float:
         """What a drafter's first draft for a text of so many positions takes beyond a later one; nothing as long as
@@ -214,7 +218,9 @@ class LiveCosts:
     def saw_draft(self, label: str, requests: int, seconds: float) -> None:
         expected = self.expected_draft(label, requests)
         if expected:  # drafting nothing costs nothing
-            self.drafts.recall((label, size_class(requests)), Drift).follow(seconds / expected)
+            drift = self.drafts.recall((label, size_class(requests)), Drift)
+            drift.follow(seconds / expected)
+            self.latest[label] = drift.factor
             self.known_drafts.pop((label, requests), None)
 
 

@@ -82,10 +82,13 @@ class Usefulness:
 
     def saw(self, kind: Kind, steps: int, saved: Mapping[str, float]) -> None:
         """A request has ended after so many steps; each of its drafters has saved so many plain steps, or cost them
-        where negative."""
-        if steps >= LEAST_STEPS:
-            for owner, plain_steps in saved.items():
-                self.of(kind, owner).follow(plain_steps / steps)
+        where negative. One that was not asked, and for whom nothing has to be kept, says nothing."""
+        if steps < LEAST_STEPS:
+            return
+        for owner, plain_steps in saved.items():
+            use = self.of(kind, owner)
+            if plain_steps or use.first != FIRST_BESIDE:
+                use.follow(plain_steps / steps)
 
 
 def no_harder(kind: Kind, other: Kind) -> bool:
