@@ -458,13 +458,13 @@ def test_what_the_policy_itself_takes_counts_where_it_is_no_decision_and_no_call
     policy = Policy(draft_rows=8)
     policy.costs = LiveCosts(StepCosts(forwards=(ForwardCost(rows=1, requests=1, context=0, seconds=1.0),), drafts={}))
     assert policy.beside_calls(1.0) is None  # a decision, which comes once in several steps
-    assert policy.own_seconds(4, 6, None) == 0.0
+    assert policy.costs.own.after(4, True, None) == 0.0
     policy.held_steps, policy.called, policy.instant.seconds = 1, 0.3, 0.2
     assert policy.beside_calls(1.0) == pytest.approx(0.5)
-    assert policy.own_seconds(4, 6, 0.5) == 0.5
-    assert policy.own_seconds(4, 4, 0.1) == 0.1  # nothing was drafted: a matter of its own
-    assert policy.own_seconds(4, 6, 1000.0) < 1.0  # a disturbance
-    assert policy.own_seconds(4, 6, None) == policy.costs.own.of(4, True)  # as held steps usually take
+    assert policy.costs.own.after(4, True, 0.5) == 0.5
+    assert policy.costs.own.after(4, False, 0.1) == 0.1  # nothing was drafted: a matter of its own
+    assert policy.costs.own.after(4, True, 1000.0) < 1.0  # a disturbance
+    assert policy.costs.own.after(4, True, None) == policy.costs.own.of(4, True)  # as held steps usually take
     policy.costs.own.saw(64, True, 0.0)
     policy.costs.own.saw(64, True, 0.5)
     assert policy.costs.own.of(64, True) > 0.0  # nothing once is not nothing for ever

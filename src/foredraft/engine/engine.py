@@ -196,7 +196,8 @@ class Engine:
         configs = spread(speculation or self.speculation, len(texts), SpeculationConfig, "speculation")
         self.forget_spare_drafters()
         self.know_costs([config for config in dict.fromkeys(configs) if config.adaptive])
-        beside = len(self.scheduler.running) + len(self.scheduler.waiting) + sum(param.n for param in params)
+        queued = len(self.scheduler.running) + len(self.scheduler.waiting) + sum(param.n for param in params)
+        beside = min(queued, self.scheduler.max_batch)
         requests = [
             self.prepare(self.request(text, param, config, sample), index, sample, beside)
             for index, (text, param, config) in enumerate(zip(texts, params, configs, strict=True))
@@ -206,7 +207,7 @@ class Engine:
             running.priority = priority
         self.scheduler.submit(requests)
         for running in requests:
-            self.policy.open(running)
+            self.policy.open(running, beside)
         return requests
 
     def know_costs(self, configs: list[SpeculationConfig]) -> None:

@@ -8,6 +8,7 @@ dozen steps.
 from bisect import bisect_right
 from collections.abc import Set
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import log, sqrt
 from typing import NamedTuple
 
@@ -138,6 +139,7 @@ class DepthAcceptance:
     accepted tokens of a draft of depth L is the sum over j <= L of the product of the rates up to j.
 
     Attributes:
+        own: The request's own observations, by position, where there are any.
         tried_at: The step it was last tried in.
         faded_at: The step observations have faded to.
         heard: Outcomes not yet taken in: a decision stands for several steps, and taking in all of them at once takes
@@ -145,17 +147,26 @@ class DepthAcceptance:
     """
 
     def __init__(self, past: Past, kind: tuple, depth: int) -> None:
-        self.rates = [Rate(past.tally_like(*kind, "depth", position)) for position in range(depth)]
+        self.past, self.kind, self.depth = past, kind, depth
+        self.own: list[Tally] = []
+        self.placed: list[Rate] | None = None
         self.tried_at, self.faded_at = 0, 0
         self.heard: list[Outcome] = []
         self.known: tuple[list[float], list[tuple[float, float]]] | None = None
 
-    def move(self, past: Past, kind: tuple) -> None:
+    @property
+    def rates(self) -> list[Rate]:
+        """By position: looked up when somebody asks, for a request may have moved by then, or never ask."""
+        if self.placed is None:
+            self.own = self.own or [Tally() for _ in range(self.depth)]
+            places = enumerate(self.own)
+            self.placed = [Rate(self.past.tally_like(*self.kind, "depth", place), own) for place, own in places]
+        return self.placed
+
+    def move(self, kind: tuple) -> None:
         """Start from what requests of another kind have taught; what this one has taught stays."""
         self.take_in()
-        for position, rate in enumerate(self.rates):
-            rate.past = past.tally_like(*kind, "depth", position)
-        self.known = None
+        self.kind, self.placed, self.known = kind, None, None
 
     @property
     def expected(self) -> list[float]:
@@ -230,8 +241,8 @@ class DepthAcceptance:
         self.take_in()
         factor = self.fade_to(step)
         if factor < 1.0:
-            for rate in self.rates:
-                rate.own.fade(factor)
+            for own in self.own:
+                own.fade(factor)
             self.known = None
 
     def fade_to(self, step: int) -> float:
@@ -244,16 +255,20 @@ class ChanceAcceptance:
     """What a drafter's own estimates are worth: acceptance by stated chance, of the root's children and of others.
 
     Attributes:
-        rates_at: The root's children's and the others', by class of the chance.
+        rates_at: The root's children's and the others', by class of the chance; looked up when somebody asks.
         known: The same as last estimated; none where something was learned since.
         shared: What all requests of the kind share beside what their drafts have taught.
     """
 
     def __init__(self, past: Past, kind: tuple) -> None:
-        levels = range(len(CHANCE_CENTRES))
-        self.rates_at = [[Rate(past.tally(*kind, "chance", level, later)) for level in levels] for later in LATER]
-        self.known: list[list[float | None]] = [[None] * len(levels) for _ in LATER]
+        self.past, self.kind = past, kind
+        self.known: list[list[float | None]] = [[None] * len(CHANCE_CENTRES) for _ in LATER]
         self.shared = past.candours.recall(kind, Candour)
+
+    @cached_property
+    def rates_at(self) -> list[list[Rate]]:
+        past, kind, levels = self.past, self.kind, range(len(CHANCE_CENTRES))
+        return [[Rate(past.tally(*kind, "chance", level, later)) for level in levels] for later in LATER]
 
     def rates(self, tree: DraftTree) -> list[float]:
         """How often each node is accepted once its parent is, [N]; `tree` states chances."""

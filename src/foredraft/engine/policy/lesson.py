@@ -10,6 +10,7 @@ from foredraft.engine.policy.allocation import Values
 from foredraft.engine.policy.decision import Experiment, StepPrices
 from foredraft.engine.policy.request_policy import RequestPolicy
 from foredraft.engine.policy.seat import Seat
+from foredraft.engine.running import Work
 
 
 class Call(NamedTuple):
@@ -72,3 +73,12 @@ class Lesson:
     def plain_token(self) -> float:
         """Seconds that each token would have taken where nobody drafts; prompts are read alike with and without."""
         return self.values.token if self.steady and self.values else 0.0
+
+
+def mean_context(batch: Sequence[Work]) -> float:
+    """Committed positions a request."""
+    return sum([len(work.running.table) for work in batch]) / len(batch)
+
+
+def sampling(batch: Sequence[Work]) -> bool:
+    return any([not work.running.sampler.plain_greedy for work in batch])

@@ -80,6 +80,12 @@ class OwnTime:
     def saw(self, requests: int, drafted: bool, seconds: float) -> None:
         follow(self.seconds, (size_class(requests), drafted), seconds)
 
+    def after(self, requests: int, drafted: bool, seconds: float | None) -> float:
+        """What it takes in such a step, once it was seen to take so many `seconds`, if it was seen."""
+        if seconds is not None:
+            self.saw(requests, drafted, seconds)
+        return self.of(requests, drafted)
+
 
 @dataclass
 class LiveCosts:

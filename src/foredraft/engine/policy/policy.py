@@ -16,7 +16,7 @@ from foredraft.engine.policy.decision import Decider, Experiment, StepPrices, wi
 from foredraft.engine.policy.experience import Experience
 from foredraft.engine.policy.holding import HOLD_STEPS, hold_for, outlasts, patience
 from foredraft.engine.policy.instant_drafts import InstantDrafts, by_label
-from foredraft.engine.policy.lesson import Call, Lesson
+from foredraft.engine.policy.lesson import Call, Lesson, mean_context, sampling
 from foredraft.engine.policy.live_costs import LiveCosts
 from foredraft.engine.policy.request_policy import RequestPolicy
 from foredraft.engine.policy.routine import Routine, routine_of
@@ -76,26 +76,21 @@ class Policy:
         self.lessons: list[Lesson] = []
         self.prices: StepPrices | None = None
 
-    def open(self, running: Running) -> None:
-        """Begin to know a request."""
+    def open(self, running: Running, requests: int = 1) -> None:
+        """Begin to know a request, which is likely to be served beside others, `requests` in all."""
         request, fixed = running.request, not running.request.speculation.adaptive
         assert fixed or self.costs is not None
         ways, past = [option.way for option in running.options], self.experience.past
-        self.requests[request.id] = RequestPolicy(ways, past, temperature_class(request), fixed=fixed)
+        kind = (temperature_class(request), crowd_class(requests))
+        self.requests[request.id] = RequestPolicy(ways, past, *kind, fixed=fixed)
 
     def seated(self, options: tuple[Option, ...], request: Request, requests: int = 1) -> tuple[Option, ...]:
-        """The options of those drafters that take part in a request served beside others, `requests` in all: all that
-        its config names, else a short list, less those that have been of no use to requests of its kind; of a request
-        alone those stay that keeping ready costs nothing: three requests may all be unlucky with a drafter."""
-        config, kind = request.speculation, (temperature_class(request), crowd_class(requests))
-        if not config.adaptive or config.drafters or self.costs is None:
+        """The options of those drafters that take part in a request, one of `requests` served at once: all that its
+        config names, else a short list, less those that have been of no use to requests of its kind."""
+        if not request.speculation.adaptive or request.speculation.drafters or self.costs is None:
             return options
-        listed = self.shortlists.of(options, self.costs, requests)
-        told = {option.way.owner: option.drafter.needs for option in listed if option.drafter.needs.told}
-        costs = {owner: bool(needs.features or needs.successors) for owner, needs in told.items()}
-        judged = costs if requests > 1 else {owner: True for owner in costs if costs[owner]}
-        kept = self.experience.usefulness.kept(kind, judged, requests)
-        return tuple(option for option in listed if option.way.owner not in judged or option.way.owner in kept)
+        kind = (temperature_class(request), crowd_class(requests))
+        return self.experience.usefulness.useful(kind, self.shortlists.of(options, self.costs, requests), requests)
 
     def close(self, request: Request) -> None:
         """The request has finished or was cancelled."""
@@ -130,6 +125,8 @@ class Policy:
         self.prices = self.prices_of(batch, rows, held)
         self.watch(crowd, held)
         self.seats = [Seat(work, its, depth_of(work), step=its.steps) for work, its in self.deciding]
+        if not held and all([work.chunk > 1 for work, _ in self.deciding]) and not self.begin(self.prices):
+            return
         self.choose(self.prices, held, pool)
         self.routine = routine_of(self.seats, self.least, crowd, self.draft_rows) if held or self.rests else None
 
@@ -137,6 +134,19 @@ class Policy:
         """Draft where nothing is left to choose."""
         step.draft([(work, work.running.options[0]) for work, _ in self.deciding], pool)
         self.deciding, self.values, self.held, self.prices, self.routine = [], None, set(), None, None
+
+    def begin(self, prices: StepPrices) -> bool:
+        """Ask for instant drafts where all requests are at the ends of their prompts: others are not there yet, so only
+        with these there is something to decide."""
+        self.instant.ask(self.seats, prices, self.row_price)
+        self.routine = None
+        if any([offer.gain for seat in self.seats for offer in seat.offers.values()]):
+            return True
+        for seat in self.seats:
+            for place in seat.offers:
+                seat.known.saw_worth(place, 0.0, 0.0)
+        self.seats = []
+        return False
 
     @property
     def rests(self) -> bool:
@@ -197,7 +207,8 @@ class Policy:
             plans = self.best_together(prices)
         else:
             self.take_in()
-            self.instant.ask(self.seats, prices, self.row_price)
+            if not any(seat.offers for seat in self.seats):
+                self.instant.ask(self.seats, prices, self.row_price)
             self.decide(prices)
             self.instant.settle(self.seats, prices, self.values)
             plans = self.final()
@@ -441,7 +452,7 @@ class Policy:
         for call in lesson.calls:
             self.saw_call(call, lesson.prices.token, teaches=lesson.teaches)
         if lesson.steady and lesson.teaches:
-            own = self.own_seconds(lesson.requests, lesson.rows, lesson.own)
+            own = self.costs.own.after(lesson.requests, lesson.rows > lesson.requests, lesson.own)
             self.costs.saw_step(lesson.rows, lesson.requests, lesson.context, lesson.sampled, lesson.rest + own)
         if lesson.experiment is not None:
             lost = lesson.experiment.lost(lesson.accepted, lesson.values.rate, lesson.surplus)
@@ -453,14 +464,6 @@ class Policy:
     def beside_calls(self, draft: float) -> float | None:
         """Seconds of `draft` that no drafter's call took; none where the step was decided about."""
         return max(0.0, draft - self.called - self.instant.seconds) if self.held_steps else None
-
-    def own_seconds(self, requests: int, rows: int, seconds: float | None) -> float:
-        """What drafting takes in such a step beside the drafters' calls and decisions, seen to take so many `seconds`
-        where it was not decided about."""
-        own, drafted = self.costs.own, rows > requests
-        if seconds is not None:
-            own.saw(requests, drafted, seconds)
-        return own.of(requests, drafted)
 
     @property
     def teaches(self) -> bool:
@@ -489,12 +492,3 @@ class Policy:
             context=mean_context(batch),
             sampled=sampling(batch),
         )
-
-
-def mean_context(batch: Sequence[Work]) -> float:
-    """Committed positions a request."""
-    return sum([len(work.running.table) for work in batch]) / len(batch)
-
-
-def sampling(batch: Sequence[Work]) -> bool:
-    return any([not work.running.sampler.plain_greedy for work in batch])

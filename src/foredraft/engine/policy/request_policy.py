@@ -196,7 +196,7 @@ class RequestPolicy:
         if (level, crowd) != (self.level, self.crowd):
             self.level, self.crowd = level, crowd
             for kind, acceptance in self.depths.items():
-                acceptance.move(self.past, self.like(kind))
+                acceptance.move(self.like(kind))
             self.plans = {}
 
     def like(self, kind: str) -> tuple:

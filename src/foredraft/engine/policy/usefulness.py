@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from foredraft.engine.running import Option
+
 LEAST_USE = 0.03  # share of plain decoding's time that a drafter must save: keeping it ready costs about that much
 FIRST = 3  # requests of a kind that keep a drafter ready before it is judged
 FIRST_BESIDE = 12  # the same beside others, of one whom nothing has to be kept for
@@ -64,6 +66,15 @@ class Usefulness:
     """What drafters have been worth, by kind of request and drafter."""
 
     uses: dict[tuple[Kind, str], Use] = field(default_factory=dict)
+
+    def useful(self, kind: Kind, options: tuple[Option, ...], together: int) -> tuple[Option, ...]:
+        """Those of the options for the next request of a kind, served with so many at once, whose drafters have been of
+        use; of a request alone those stay that keeping ready costs nothing: three may all be unlucky with a drafter."""
+        told = {option.way.owner: option.drafter.needs for option in options if option.drafter.needs.told}
+        costs = {owner: bool(needs.features or needs.successors) for owner, needs in told.items()}
+        judged = costs if together > 1 else {owner: True for owner in costs if costs[owner]}
+        kept = self.kept(kind, judged, together)
+        return tuple(option for option in options if option.way.owner not in judged or option.way.owner in kept)
 
     def kept(self, kind: Kind, owners: Mapping[str, bool], together: int = 1) -> set[str]:
         """Which of the drafters the next request of a kind is to have ready, served with so many at once; `owners` says
