@@ -1,0 +1,173 @@
+"""Steps between two decisions that go by routine."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from foredraft import Engine, SamplingParams, SpeculationConfig
+from foredraft.core.outcome import SpeculationStatistics
+from foredraft.drafters.growth import FREE
+from foredraft.engine.policy.acceptance import Past
+from foredraft.engine.policy.allocation import NOTHING, PLAIN, Plan
+from foredraft.engine.policy.decision import REST, Decider
+from foredraft.engine.policy.exploration import Exploration
+from foredraft.engine.policy.live_costs import LiveCosts
+from foredraft.engine.policy.policy import Policy
+from foredraft.engine.policy.request_policy import RequestPolicy
+from foredraft.engine.policy.routine import Routine, routine_of
+from foredraft.engine.policy.seat import Seat
+from foredraft.engine.way import Way
+
+CHAIN = Way("chain 4", "chain", "drafter", 4, 4, stops=True)
+LONGER = Way("chain 7", "chain", "drafter", 7, 7, stops=True)
+TREE = Way("tree", "tree", "drafter", 4, 16)
+PROMPTS = [[7, 8, 9, 10], [11, 12, 13], [14, 15, 16, 17, 18]]
+OFF, AUTO = SpeculationConfig(method="none"), SpeculationConfig(method="auto", drafters="draft_model:tiny-draft")
+
+
+def seat(way: Way = CHAIN, *, drafted: bool = True, standing: list[int] | None = None, met: bool = True) -> Seat:
+    """A request for which drafting by `way` was decided, or nothing, whose drafter has been met."""
+    known = RequestPolicy([way], Past(), 0, crowd=1)
+    known.base = Plan(way.label, 1.0, 1.0, way.nodes, 0) if drafted else NOTHING
+    known.standing, known.growth = standing, {0: FREE}
+    known.called = {"drafter"} if met else set()
+    request = SimpleNamespace(remaining=20, statistics=SpeculationStatistics())
+    return Seat(SimpleNamespace(running=SimpleNamespace(request=request), growth=None), known, 4)
+
+
+def test_a_routine_knows_who_drafts():
+    drafted, plain = seat(), seat(drafted=False)
+    routine = routine_of([drafted, plain], 2, 1, room=4)
+    assert (routine.label, routine.least, routine.crowd) == ("chain 4", 2, 1)
+    pairs = [(its.work, its.known) for its in (drafted, plain)]
+    [found] = routine.seats(pairs)
+    assert (found.work, found.place, found.depth) == (drafted.work, 0, 19) and drafted.work.growth is FREE
+    assert routine_of([plain], 1, 0, room=4).label is None
+    assert routine_of([plain], 1, 0, room=4).seats(pairs[1:]) == []
+
+
+@pytest.mark.parametrize(
+    "seats",
+    [
+        [seat(), seat(standing=[1])],  # an instant draft may be there
+        [seat(), seat(LONGER)],  # two calls
+        [seat(TREE)],  # what it drafts is cut
+        [seat(met=False)],  # its first draft reads the text
+        [seat(), seat()],  # more nodes than a step may hold
+    ],
+)
+def test_where_there_is_something_to_weigh_there_is_no_routine(seats):
+    assert routine_of(seats, len(seats), 1, room=7) is None
+
+
+def test_a_routine_serves_most_of_those_it_was_made_for():
+    seats = [seat() for _ in range(4)]
+    routine = routine_of(seats, 3, 1, room=16)
+    pairs = [(its.work, its.known) for its in seats]
+    assert routine.serves(pairs, 1) and routine.serves(pairs[1:], 1)
+    assert not routine.serves(pairs[2:], 1) and not routine.serves(pairs, 0)
+    stranger = seat()
+    assert not routine.serves([*pairs, (stranger.work, stranger.known)], 1)
+
+
+def test_accounts_hold_what_was_written_since_they_were_opened():
+    plain = seat(drafted=False)
+    routine, pairs = Routine({plain.known: -1}, 1, 0, None), [(plain.work, plain.known)]
+    statistics = plain.work.running.request.statistics
+    statistics.rounds, statistics.committed = 5, 6
+    routine.open(pairs)
+    statistics.rounds, statistics.committed = 8, 9
+    routine.open(pairs)  # they are
+    [account] = routine.closed()
+    assert (account.known, account.steps, account.tokens) == (plain.known, 3, 3)
+    assert routine.closed() == []
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    return Engine.from_pretrained("tiny", dtype="fp32", threads=1, cache_tokens=4096, max_batch=4, speculation=OFF)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("prompts", [PROMPTS[:1], PROMPTS])
+def test_steps_by_routine_write_count_and_teach_the_same(
+    engine: Engine,
+    steady_costs: LiveCosts,
+    monkeypatch: pytest.MonkeyPatch,
+    prompts: list[list[int]],
+    temperature: float,
+):
+    params = SamplingParams(max_new_tokens=40, temperature=temperature, seed=3, ignore_eos=True)
+    plain = [output.token_ids for output in engine.generate(prompts, params, OFF)]
+    draft, learn, menu, routine, heard = Policy.go_on, RequestPolicy.learn, RequestPolicy.menu, 0, 0
+
+    def go_on(self, pool, *, steady):
+        nonlocal routine
+        draft(self, pool, steady=steady)
+        routine += self.by_routine and bool(self.seats)
+
+    def counted(self, *arguments, **named):
+        nonlocal heard
+        heard += 1
+        learn(self, *arguments, **named)
+
+    def chains(known, depth, *, hopeful):  # drafts of trees are cut: they do not go by routine
+        plans = menu(known, depth, hopeful=hopeful)
+        return [plan for plan in plans if plan.place == PLAIN or known.ways[plan.place].stops]
+
+    monkeypatch.setattr(engine.policy, "costs", steady_costs)
+    monkeypatch.setattr(RequestPolicy, "menu", chains)
+    monkeypatch.setattr(Policy, "go_on", go_on)
+    monkeypatch.setattr(RequestPolicy, "learn", counted)
+    outputs = engine.generate(prompts, params, AUTO)
+    assert [output.token_ids for output in outputs] == plain
+    for output in outputs:
+        assert sum(output.statistics.choices.values()) == output.statistics.rounds
+        assert output.statistics.plain_seconds > 0
+    drafted = sum(
+        count for output in outputs for way, count in output.statistics.choices.items() if way.startswith("draft_model")
+    )
+    assert heard == drafted and routine > 2
+
+
+def test_requests_that_wait_are_not_served_beside(
+    engine: Engine, steady_costs: LiveCosts, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(engine.policy, "costs", steady_costs)
+    asked, seated = [], Policy.seated
+
+    def counted(self, options, request, requests=1):
+        asked.append(requests)
+        return seated(self, options, request, requests)
+
+    monkeypatch.setattr(Policy, "seated", counted)
+    engine.cancel(engine.submit(PROMPTS * 3, SamplingParams(max_new_tokens=4), AUTO))
+    assert asked == [4] * 9
+
+
+def test_prompts_that_end_together_are_not_decided_about(
+    engine: Engine, steady_costs: LiveCosts, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(engine.policy, "costs", steady_costs)
+    decide, chunks = Policy.decide, []
+
+    def noted(self, prices):
+        chunks.append([work.chunk for work, _ in self.deciding])
+        decide(self, prices)
+
+    monkeypatch.setattr(Policy, "decide", noted)
+    engine.generate([[token + 50 for token in prompt] for prompt in PROMPTS], SamplingParams(max_new_tokens=8), AUTO)
+    assert chunks and all(chunk == 1 for its in chunks for chunk in its)
+
+
+def test_a_decision_that_found_nothing_to_try_lets_the_next_ones_rest():
+    decider, plan = Decider(Exploration(allowed=10.0)), Plan("a", 0.0, 0.0, 2, 0)
+    prices = SimpleNamespace(step=lambda rows: 1.0, draft=lambda label, requests: 1.0)
+    looked = []
+    for _ in range(2 * REST + 1):
+        looked.append(decider.explores(1.0))
+        decider.decide([[NOTHING, plan]], [100], prices, exploring=looked[-1])
+    assert looked == [place % REST == 0 for place in range(2 * REST + 1)]
+    decider.resting, decider.usual = REST, 2.0
+    decider.watch(0.5, 1.0)  # the text has changed: speculation is worth less than half of what it was
+    assert decider.explores(1.0)
