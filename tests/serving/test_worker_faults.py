@@ -165,7 +165,7 @@ async def test_what_a_failed_preparation_has_queued_is_dropped(monkeypatch):
     engine = HeldEngine()
     engine.allow()
     async with serving(engine) as worker:
-        monkeypatch.setattr(engine.policy, "open", lambda running: [][1])
+        monkeypatch.setattr(engine.policy, "open", lambda running, requests: [][1])
         with pytest.raises(ForedraftError, match="failed with IndexError"):
             await worker.submit(order(n=3))
         monkeypatch.undo()
