@@ -72,7 +72,7 @@ def test_a_routine_serves_most_of_those_it_was_made_for():
 
 def test_accounts_hold_what_was_written_since_they_were_opened():
     plain = seat(drafted=False)
-    routine, pairs = Routine({plain.known: -1}, 1, 0, None), [(plain.work, plain.known)]
+    routine, pairs = Routine({plain.known: PLAIN}, 1, 0, None), [(plain.work, plain.known)]
     statistics = plain.work.running.request.statistics
     statistics.rounds, statistics.committed = 5, 6
     routine.open(pairs)
@@ -158,6 +158,46 @@ def test_prompts_that_end_together_are_not_decided_about(
     monkeypatch.setattr(Policy, "decide", noted)
     engine.generate([[token + 50 for token in prompt] for prompt in PROMPTS], SamplingParams(max_new_tokens=8), AUTO)
     assert chunks and all(chunk == 1 for its in chunks for chunk in its)
+
+
+def test_who_leaves_no_choice_is_drafted_for_at_the_end_of_its_prompt(
+    engine: Engine, steady_costs: LiveCosts, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(engine.policy, "costs", steady_costs)
+    fixed, drafted, draft = SpeculationConfig(method="draft_model", model="tiny-draft"), [], Policy.draft
+
+    def noted(self, batch, pool):
+        draft(self, batch, pool)
+        drafted.append([(work.chunk, len(work.tree)) for work in batch])
+
+    monkeypatch.setattr(Policy, "draft", noted)
+    prompts = [[token + 90 for token in prompt] for prompt in PROMPTS[:2]]
+    engine.generate(prompts, SamplingParams(max_new_tokens=8, ignore_eos=True), [fixed, AUTO])
+    (chunk, nodes), (other, none) = drafted[0]
+    assert (chunk, other, none) == (4, 3, 0) and nodes > 0
+
+
+def test_a_drafter_that_must_read_a_text_again_is_not_timed_by_that(
+    engine: Engine, steady_costs: LiveCosts, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(engine.policy, "costs", steady_costs)
+    menu, go_on, calls = RequestPolicy.menu, Policy.go_on, []
+
+    def chains(known, depth, *, hopeful):
+        plans = menu(known, depth, hopeful=hopeful)
+        return [plan for plan in plans if plan.place == PLAIN or known.ways[plan.place].stops]
+
+    def preempted(self, pool, *, steady):
+        if not calls:
+            for known in self.requests.values():
+                known.called.clear()
+        go_on(self, pool, steady=steady)
+        calls.append(len(self.calls))
+
+    monkeypatch.setattr(RequestPolicy, "menu", chains)
+    monkeypatch.setattr(Policy, "go_on", preempted)
+    engine.generate(PROMPTS[0], SamplingParams(max_new_tokens=40, ignore_eos=True), AUTO)
+    assert calls[:2] == [0, 1]
 
 
 def test_a_decision_that_found_nothing_to_try_lets_the_next_ones_rest():

@@ -74,9 +74,6 @@ def allocate(menus: Sequence[Sequence[Plan]], prices: Prices) -> Allocation:
     """The best plan for each request; `menus` [n] hold each request's plans, plain decoding among them."""
     if len(menus) == 1:
         return best_alone(menus[0], prices)
-    if all([len(menu) == 1 for menu in menus]):
-        only = [menu[0] for menu in menus]
-        return Allocation(only, rate_of(only, prices))
     best = improved(best_uniform(menus, prices), menus, prices)
     return Allocation(best, rate_of(best, prices))
 

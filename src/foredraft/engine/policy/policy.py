@@ -125,21 +125,24 @@ class Policy:
         self.prices = self.prices_of(batch, rows, held)
         self.watch(crowd, held)
         self.seats = [Seat(work, its, depth_of(work), step=its.steps) for work, its in self.deciding]
-        if not held and all([work.chunk > 1 for work, _ in self.deciding]) and not self.begin(self.prices):
-            return
-        self.choose(self.prices, held, pool)
-        self.routine = routine_of(self.seats, self.least, crowd, self.draft_rows) if held or self.rests else None
+        self.routine = None
+        if held or self.opens(self.prices):
+            self.choose(self.prices, held, pool)
+            if held or self.rests:
+                self.routine = routine_of(self.seats, self.least, crowd, self.draft_rows)
 
     def draft_fixed(self, pool: SlotPool) -> None:
         """Draft where nothing is left to choose."""
         step.draft([(work, work.running.options[0]) for work, _ in self.deciding], pool)
         self.deciding, self.values, self.held, self.prices, self.routine = [], None, set(), None, None
 
-    def begin(self, prices: StepPrices) -> bool:
-        """Ask for instant drafts where all requests are at the ends of their prompts: others are not there yet, so only
-        with these there is something to decide."""
+    def opens(self, prices: StepPrices) -> bool:
+        """Ask for instant drafts before a decision, and whether there is something to decide: where all requests are at
+        the ends of their prompts other drafts are not there yet."""
+        self.take_in()
         self.instant.ask(self.seats, prices, self.row_price)
-        self.routine = None
+        if any([seat.work.chunk == 1 or seat.known.fixed for seat in self.seats]):
+            return True
         if any([offer.gain for seat in self.seats for offer in seat.offers.values()]):
             return True
         for seat in self.seats:
@@ -165,8 +168,7 @@ class Policy:
             return
         start = self.clock()
         drafts = self.proposed(seats)
-        self.called = self.clock() - start
-        self.calls = [Call(routine.label, [(seat.known, seat.place) for seat in seats], self.called)]
+        self.saw_draft(routine.label, seats, self.clock() - start)
         for seat, tree in drafts:
             step.place_draft(seat.work, tree, pool)
 
@@ -177,11 +179,11 @@ class Policy:
             return
         self.decider.exploration.grow(routine.seconds, self.decider.recent)
         routine.seconds = 0.0
-        token = self.values.token if self.values is not None else 0.0
         for account in routine.closed():
             account.known.steps += account.steps
             if account.steps:
-                self.taken.count(PLAIN_LABEL, account.statistics, account.steps, token * account.tokens)
+                spent = self.values.token * account.tokens
+                self.taken.count(PLAIN_LABEL, account.statistics, account.steps, spent)
 
     def forget_step(self) -> None:
         """What the step before has left belongs to its own lesson."""
@@ -198,17 +200,14 @@ class Policy:
             work.watched = not held and known.watches
 
     def choose(self, prices: StepPrices, held: bool, pool: SlotPool) -> None:
-        """Look at instant drafts, decide unless the last decision is `held` to, ask for the other drafts, and leave out
-        what does not pay."""
+        """Decide, or where the last decision is `held` to look at instant drafts only, ask for the other drafts, and
+        leave out what does not pay."""
         if held:
             self.instant.ask_again(self.seats, prices, self.row_price)
             if not any(seat.offers or seat.known.base.rows for seat in self.seats):
                 return
             plans = self.best_together(prices)
         else:
-            self.take_in()
-            if not any(seat.offers for seat in self.seats):
-                self.instant.ask(self.seats, prices, self.row_price)
             self.decide(prices)
             self.instant.settle(self.seats, prices, self.values)
             plans = self.final()
@@ -367,10 +366,7 @@ class Policy:
         if not free:
             return
         drafted = [seat for seat in self.seats if seat.place != PLAIN and not seat.known.fixed]
-        lesson = self.lesson(drafted, batch, free, draft, rest)
-        self.lessons.append(lesson)
-        if any([seat.work.tree.laws is not None for seat in drafted]):
-            self.take_in()  # laws are large
+        lesson = self.note(drafted, batch, free, draft, rest)
         choosing, kept = [pair for pair in self.deciding if not pair[1].fixed], {id(seat.work) for seat in drafted}
         # Of the others there is nothing to learn: not worth keeping, least of all for a batch of many.
         self.taken.count_works(PLAIN_LABEL, [work for work, _ in choosing if id(work) not in kept], lesson.plain_token)
@@ -385,13 +381,10 @@ class Policy:
         if not (self.seats or self.teaches):
             self.routine.seconds += draft + rest
             return
-        free = [work.running.request.statistics for work in batch]
-        self.lessons.append(self.lesson(self.seats, batch, free, draft, rest))
+        self.note(self.seats, batch, [work.running.request.statistics for work in batch], draft, rest)
         for seat in self.seats:
             seat.known.steps += 1
             seat.work.let_go()
-        if self.seats and self.seats[0].work.tree.laws is not None:
-            self.take_in()
 
     def look(self, watched: Sequence[tuple[Work, RequestPolicy]]) -> None:
         """Note how sure the target was of what it has chosen."""
@@ -401,7 +394,7 @@ class Policy:
                 self.take_in()  # what was noted so far belongs to the level it has left
             known.saw_sureness(share)
 
-    def lesson(
+    def note(
         self,
         seats: Sequence[Seat],
         batch: list[Work],
@@ -409,8 +402,9 @@ class Policy:
         draft: float,
         rest: float,
     ) -> Lesson:
+        """Keep what a step has taught until somebody decides."""
         teaches = self.teaches
-        return Lesson(
+        lesson = Lesson(
             seats=seats,
             free=free,
             requests=len(batch),
@@ -429,6 +423,10 @@ class Policy:
             experiment=self.experiment,
             accepted=[len(seat.work.path) for seat in self.seats] if self.experiment else [],
         )
+        self.lessons.append(lesson)
+        if any([seat.work.tree.laws is not None for seat in seats]):
+            self.take_in()  # laws are large
+        return lesson
 
     def take_in(self) -> None:
         """Learn all lessons noted."""
@@ -439,9 +437,7 @@ class Policy:
             row, token = lesson.row_price, lesson.plain_token
             for seat in lesson.seats:
                 seat.learn(row, teaches=lesson.teaches)
-                work = seat.work
-                spent = token * len(work.event.tokens)
-                self.taken.count(seat.known.ways[seat.place].label, work.running.request.statistics, 1, spent)
+                self.taken.count_works(seat.known.ways[seat.place].label, [seat.work], token)
         for known in dict.fromkeys(seat.known for lesson in lessons for seat in lesson.seats):
             known.taken_in()
 

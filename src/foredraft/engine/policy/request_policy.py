@@ -178,7 +178,7 @@ class RequestPolicy:
     @property
     def watches(self) -> bool:
         """Whether it matters how sure the target is."""
-        return self.deepest > 0
+        return self.deepest > 0 and not self.fixed
 
     def saw_sureness(self, share: float) -> None:
         """The target gave its likeliest next token so large a share."""
@@ -284,7 +284,6 @@ class RequestPolicy:
 
     def finish(self) -> None:
         """The request ends: what it has taught is there for the next ones."""
-        self.taken_in()
         for acceptance in self.depths.values():
             acceptance.take_in()
 

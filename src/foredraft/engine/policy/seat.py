@@ -126,7 +126,8 @@ class Seat:
     @property
     def expected(self) -> float:
         """Accepted tokens of a draft by the way chosen."""
-        return self.known.plan(self.place, min(self.depth, self.known.ways[self.place].depth)).gain
+        depth = min(self.depth, self.known.ways[self.place].depth)
+        return self.known.plan(self.place, depth, hopeful=False).gain
 
     def best(self, values: Values) -> tuple[Plan, Plan, Plan]:
         """The plan decided, or an instant draft worth more; the same where its call is made anyhow; and the instant

@@ -41,6 +41,11 @@ class Use:
     def worthless(self) -> bool:
         return self.requests >= self.first and self.saved < LEAST_USE
 
+    @property
+    def free(self) -> bool:
+        """Whether nothing has to be kept for it, beside others."""
+        return self.first == FIRST_BESIDE
+
     def follow(self, saved: float) -> None:
         weight = FOLLOW_TRY if self.worthless else FOLLOW
         self.requests += 1
@@ -98,7 +103,7 @@ class Usefulness:
             return
         for owner, plain_steps in saved.items():
             use = self.of(kind, owner)
-            if plain_steps or use.first != FIRST_BESIDE:
+            if plain_steps or not use.free:
                 use.follow(plain_steps / steps)
 
 
