@@ -1,11 +1,14 @@
-// Products by matrix tiles. `Tiles` is the processor's tile registers, or a stand-in that computes the same in plain
-// code, so that everything but the instructions themselves is tested on machines without them.
+// Products by matrix tiles, and the scores of keys. `Tiles` is the processor's tile registers, or a stand-in that
+// computes the same in plain code, so that everything but the instructions themselves is tested on machines without
+// them.
 //
-// Registers 0 to 3 hold sums of two by two tiles, 4 and 5 rows of the input, 6 and 7 weights; those of the second panel
-// are left alone in a group that has but one. A sum runs over its inputs in one order whatever the number of rows; a
-// tile's unused rows are not configured, so they cost and change nothing.
+// A sum runs over its inputs in one order whatever the number of rows; a tile's unused rows are not configured, so they
+// cost and change nothing. Shaping tiles takes as long as a dozen products of them: all that a thread computes of one
+// product has one shape, which stays until the thread is through.
 #pragma once
 #include <cstddef>
+#include <cstdint>
+#include <cstring>
 
 #include "kernels.hpp"
 
@@ -14,50 +17,129 @@ namespace foredraft {
 const int TILE_INPUTS = 32;  // bf16 of a tile's row
 const int TILE_SIDE = 16;    // rows and columns of a tile
 
-template <class Tiles>
-void tiled_rows(const bf16 *a, std::ptrdiff_t stride, int rows, int inputs, int panels, const bf16 *group, float *out) {
-    const int upper = rows < TILE_SIDE ? rows : TILE_SIDE, lower = rows - upper;
-    // Bytes from row to row of weights, inputs and sums.
-    const std::ptrdiff_t apart = std::ptrdiff_t(panels) * PANEL * 4, near = stride * sizeof(bf16),
-                         far = SUMS_APART * sizeof(float);
-    Tiles::configure(upper, lower);
-    for (int panel = 0; panel < panels; panel += 2) {
-        const bf16 *weights = group + panel * PANEL * 2;
-        const bool both = panel + 1 < panels;
-        Tiles::template clear<0>();
-        Tiles::template clear<1>();
-        if (lower) Tiles::template clear<2>(), Tiles::template clear<3>();
-        for (int k = 0; k < inputs; k += TILE_INPUTS, weights += panels * PANEL * TILE_INPUTS) {
-            Tiles::template load<6>(weights, apart);
-            if (both) Tiles::template load<7>(weights + PANEL * 2, apart);
-            Tiles::template load<4>(a + k, near);
-            Tiles::template multiply<0, 4, 6>();
-            if (both) Tiles::template multiply<1, 4, 7>();
-            if (!lower) continue;
-            Tiles::template load<5>(a + TILE_SIDE * stride + k, near);
-            Tiles::template multiply<2, 5, 6>();
-            if (both) Tiles::template multiply<3, 5, 7>();
-        }
-        float *to = out + panel * PANEL;
-        Tiles::template keep<0>(to, far);
-        if (both) Tiles::template keep<1>(to + PANEL, far);
-        if (!lower) continue;
-        to += TILE_SIDE * SUMS_APART;
-        Tiles::template keep<2>(to, far);
-        if (both) Tiles::template keep<3>(to + PANEL, far);
+// Rows of each tile register, none for those that nobody uses.
+struct TileRows {
+    std::uint8_t of[8];
+};
+
+// A step's weights, and what is asked for meanwhile: every other line, a little ahead. The machine brings the others
+// by itself; asked for one by one they would take the places of what the tiles wait for.
+const int ASKED_APART = 2 * LINE;
+const std::ptrdiff_t NEAR_TILES = 4096;
+
+struct TilesAhead {
+    const char *from;
+    std::ptrdiff_t pace;
+
+    ALWAYS_INLINE void ask() {
+        for (std::ptrdiff_t byte = 0; byte < pace; byte += ASKED_APART) __builtin_prefetch(from + byte, 0, 2);
+        from += pace;
     }
+};
+
+// Two panels, or one, against one tile of rows, or two of which the first is full. Registers 0 to 3 hold sums, 4 and 5
+// rows of the input, 6 and 7 weights.
+template <class Tiles, bool PAIR, bool LOWER>
+void tiled_block(const bf16 *a, std::ptrdiff_t stride, int inputs, const bf16 *weights, float *out, TilesAhead ahead) {
+    const std::ptrdiff_t wide = (PAIR ? 2 : 1) * PANEL * 2 * sizeof(bf16);  // bytes from row to row of weights,
+    const std::ptrdiff_t near = stride * sizeof(bf16), far = SUMS_APART * sizeof(float);  // inputs, sums
+    Tiles::template clear<0>();
+    if (PAIR) Tiles::template clear<1>();
+    if (LOWER) Tiles::template clear<2>();
+    if (PAIR && LOWER) Tiles::template clear<3>();
+    for (int k = 0; k < inputs; k += TILE_INPUTS, weights += TILE_SIDE * wide / sizeof(bf16)) {
+        Tiles::template load<4>(a + k, near);
+        Tiles::template load<6>(weights, wide);
+        if (PAIR) Tiles::template load<7>(weights + PANEL * 2, wide);
+        if (LOWER) Tiles::template load<5>(a + TILE_SIDE * stride + k, near);
+        ahead.ask();
+        Tiles::template multiply<0, 4, 6>();
+        if (PAIR) Tiles::template multiply<1, 4, 7>();
+        if (LOWER) Tiles::template multiply<2, 5, 6>();
+        if (PAIR && LOWER) Tiles::template multiply<3, 5, 7>();
+    }
+    float *below = out + TILE_SIDE * SUMS_APART;
+    Tiles::template keep<0>(out, far);
+    if (PAIR) Tiles::template keep<1>(out + PANEL, far);
+    if (LOWER) Tiles::template keep<2>(below, far);
+    if (PAIR && LOWER) Tiles::template keep<3>(below + PANEL, far);
 }
 
-// As `Kernels::product`; matrices whose inputs do not fill tiles go to `other`, all of their rows alike.
+// As `Kernels::product`; matrices whose inputs do not fill tiles go to `other`, all of their rows alike. Rows are cut
+// into blocks of one height: the last one begins earlier where they do not divide, and some are computed twice.
 template <class Tiles, class Other>
 void tiled_product(const bf16 *a, std::ptrdiff_t stride, int rows, int inputs, int panels, const bf16 *group,
                    float *out, Widened &wide, const Other &other) {
     if (inputs % TILE_INPUTS) return other(a, stride, rows, inputs, panels, group, out, wide);
-    for (int row = 0; row < rows; row += 2 * TILE_SIDE) {
-        const int part = rows - row < 2 * TILE_SIDE ? rows - row : 2 * TILE_SIDE;
-        tiled_rows<Tiles>(a + row * stride, stride, part, inputs, panels, group, out + row * SUMS_APART);
+    const int most = 2 * TILE_SIDE, blocks = (rows + most - 1) / most, height = (rows + blocks - 1) / blocks;
+    const int upper = height < TILE_SIDE ? height : TILE_SIDE, lower = height - upper;
+    const std::uint8_t up(upper), low(lower), all(TILE_SIDE);
+    Tiles::configure({{up, up, low, low, up, low, all, all}});
+    const auto block = panels == 2 ? lower ? tiled_block<Tiles, true, true> : tiled_block<Tiles, true, false>
+                       : lower     ? tiled_block<Tiles, false, true>
+                                   : tiled_block<Tiles, false, false>;
+    const std::ptrdiff_t step = std::ptrdiff_t(panels) * PANEL * TILE_INPUTS * sizeof(bf16);
+    for (int i = 0; i < blocks; i++) {
+        const int row = i * height < rows - height ? i * height : rows - height;
+        // The first block brings the group from memory, the others find it in a cache.
+        block(a + row * stride, stride, inputs, group, out + row * SUMS_APART,
+              {(const char *)group + NEAR_TILES, i == 0 ? step : 0});
     }
-    Tiles::release();
+}
+
+// Keys of two tiles as they lie in the cache, or side by side in `room` where they do not lie in a run.
+struct KeyTiles {
+    const bf16 *first;
+    std::ptrdiff_t stride;
+
+    KeyTiles(const SlotRows<bf16> &keys, std::int64_t from, int count, int size, bf16 *room)
+        : first(keys.row(from)), stride(keys.stride) {
+        if (!keys.list && count == 2 * TILE_SIDE) return;
+        for (int i = 0; i < count; i++) std::memcpy(room + i * size, keys.row(from + i), size * sizeof(bf16));
+        first = room;
+        stride = size;
+    }
+};
+
+// Keys that are asked for before they are needed: they lie far apart.
+ALWAYS_INLINE void ask_keys(const SlotRows<bf16> &keys, std::int64_t from, std::int64_t stop, int size) {
+    for (; from < stop; from++) {
+        const char *row = (const char *)keys.row(from);
+        for (std::size_t byte = 0; byte < size * sizeof(bf16); byte += LINE) __builtin_prefetch(row + byte, 0, 2);
+    }
+}
+
+// As `Kernels::scores`, for sizes that fill tiles: keys are the rows, packed queries the weights. The last keys join
+// some that were computed before.
+template <class Tiles>
+void tiled_scores(const SlotRows<bf16> &keys, std::int64_t start, std::int64_t count, int size, const bf16 *queries,
+                  float *out) {
+    const int both = 2 * TILE_SIDE, ahead = 3 * both;
+    alignas(64) bf16 room[both * MOST_HEAD];
+    alignas(64) float few[both * LANES];
+    const std::uint8_t all(TILE_SIDE);
+    Tiles::configure({{all, 0, all, 0, all, all, all, 0}});
+    if (count < both) std::memset(room, 0, both * size * sizeof(bf16));
+    ask_keys(keys, start, start + (count < ahead ? count : ahead), size);
+    for (std::int64_t i = 0; i < count; i += both) {
+        const std::int64_t from = i + both <= count || count < both ? i : count - both, next = i + ahead;
+        const int here = count < both ? int(count) : both;
+        const KeyTiles tiles(keys, start + from, here, size, room);
+        float *to = count < both ? few : out + from * LANES;
+        Tiles::template clear<0>();
+        Tiles::template clear<2>();
+        for (int k = 0; k < size; k += TILE_INPUTS) {
+            Tiles::template load<6>(queries + k * LANES, LANES * 2 * sizeof(bf16));
+            Tiles::template load<4>(tiles.first + k, tiles.stride * sizeof(bf16));
+            Tiles::template load<5>(tiles.first + TILE_SIDE * tiles.stride + k, tiles.stride * sizeof(bf16));
+            Tiles::template multiply<0, 4, 6>();
+            Tiles::template multiply<2, 5, 6>();
+        }
+        if (next < count) ask_keys(keys, start + next, start + (next + both < count ? next + both : count), size);
+        Tiles::template keep<0>(to, LANES * sizeof(float));
+        Tiles::template keep<2>(to + TILE_SIDE * LANES, LANES * sizeof(float));
+        if (count < both) std::memcpy(out, few, count * LANES * sizeof(float));
+    }
 }
 
 }  // namespace foredraft

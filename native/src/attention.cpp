@@ -165,6 +165,7 @@ template <class T> void attend_rows(Crew &crew, Run<T> &run, View dst, const Hea
         for (int row = 0; row < rows && alone; row++) heads.place(run, row, tile.group, tile.group + 1);
         attend_tile(run, tile, dst, heads.src, a, run.scratch[crew.number()].template as<char>());
     });
+    run.kernels.rest();
 }
 
 template class Heads<bf16>;

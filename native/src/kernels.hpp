@@ -14,7 +14,7 @@ const int INT8_INPUTS = 4;    // of a column that lie side by side
 const int INT8_OFFSET = 128;  // of a stored weight, so that it has no sign
 const int LANES = 16;         // queries that attend together
 const int MOST_HEAD = 512;    // numbers of a head
-const int MOST_ROWS = 48;     // of a product at once: their sums stay in the first-level cache
+const int MOST_ROWS = 96;     // of a product at once: their sums stay in the first-level cache
 const int LINE = 64;          // bytes of a cache line
 const int WIDE_INPUTS = 128;  // of a row that lie side by side once it is widened: all rows stay in that cache
 const int SUMS_APART = MOST_PANELS * PANEL;  // from one row of a product's sums to the next
@@ -57,8 +57,9 @@ struct Widened {
 
 template <class T> struct Kernels {
     bool widens;  // whether products need a `Widened`
-    // out[r][0 .. 16 panels) = a[r][0 .. inputs) times one group of a tiled weight, fp32; at most MOST_ROWS
-    // rows, SUMS_APART apart in `out`.
+    int rows;     // of a product at once, at most: up to MOST_ROWS
+    // out[r][0 .. 16 panels) = a[r][0 .. inputs) times one group of a tiled weight, fp32; rows are SUMS_APART apart in
+    // `out`.
     void (*product)(const T *a, std::ptrdiff_t stride, int rows, int inputs, int panels, const T *group, float *out,
                     Widened &wide);
     // A row to int8, part after part; `inputs` are a multiple of INT8_GROUP.
@@ -87,6 +88,8 @@ template <class T> struct Kernels {
     void (*add)(const T *a, const T *b, int width, T *out);
     void (*scale)(const T *a, float factor, int width, T *out);
     void (*squeeze)(const T *a, float factor, float softcap, int width, T *out);
+    // A thread is through with a product or attention, and gives back what it has kept for the next part of it.
+    void (*rest)();
 };
 
 // Queries of up to LANES lanes as `scores` reads them: bf16 [size / 2][LANES][2], fp32 [size][LANES].

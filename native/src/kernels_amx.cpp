@@ -16,15 +16,22 @@ struct TileRegisters {
         std::uint16_t bytes[16] = {};
         std::uint8_t rows[16] = {};
     };
+    static thread_local TileRows shaped;
 
-    static void configure(int upper, int lower) {
+    static void configure(const TileRows &rows) {
+        if (!std::memcmp(&rows, &shaped, sizeof rows)) return;
+        shaped = rows;
         Shape shape;
-        const int rows[] = {upper, upper, lower, lower, upper, lower, TILE_SIDE, TILE_SIDE};
         for (int tile = 0; tile < 8; tile++)
-            if (rows[tile]) shape.rows[tile] = std::uint8_t(rows[tile]), shape.bytes[tile] = 64;
-        _tile_loadconfig(&shape);
+            if (rows.of[tile]) shape.rows[tile] = rows.of[tile], shape.bytes[tile] = 64;
+        // The intrinsic says that it reads but the first eight bytes.
+        asm volatile("ldtilecfg %0" ::"m"(shape) : "memory");
     }
-    static void release() { _tile_release(); }
+    static void release() {
+        if (!shaped.of[0]) return;
+        shaped = {};
+        _tile_release();
+    }
     // Spelled out: the intrinsics take a register's number as a literal only.
     template <int I> static void clear() { asm volatile("tilezero %%tmm%c0" ::"i"(I)); }
     template <int I> static void load(const void *from, std::ptrdiff_t stride) {
@@ -37,6 +44,8 @@ struct TileRegisters {
         asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(C), "i"(A), "i"(B));
     }
 };
+
+thread_local TileRows TileRegisters::shaped{};
 
 // Linux lends the tile registers to who asks.
 bool lent() {
@@ -57,9 +66,17 @@ void product(const bf16 *a, std::ptrdiff_t stride, int rows, int inputs, int pan
                                  avx512_bf16_kernels.narrow->product);
 }
 
+void scores(SlotRows<bf16> keys, std::int64_t start, std::int64_t count, int size, const bf16 *queries, float *out) {
+    if (size % TILE_INPUTS) avx512_bf16_kernels.narrow->scores(keys, start, count, size, queries, out);
+    else tiled_scores<TileRegisters>(keys, start, count, size, queries, out);
+}
+
 Kernels<bf16> with_tiles() {
     Kernels<bf16> kernels = *avx512_bf16_kernels.narrow;
+    kernels.rows = MOST_ROWS;
     kernels.product = product;
+    kernels.scores = scores;
+    kernels.rest = TileRegisters::release;
     return kernels;
 }
 

@@ -25,6 +25,7 @@ struct Sums {
 // A product of `rows` rows by a matrix, in tiles of one group of its outputs by some rows; `use(sums)` gets them.
 template <class T, class Use>
 void share_product(Crew &crew, Run<T> &run, const Matrix<T> &matrix, const Entry<T> &entry, int rows, const Use &use) {
+    const int most = run.kernels.rows;
     entry.ready(crew, run, rows);
     Widened wide{run.wide[crew.number()].template as<float>(), false};
     typename Entry<T>::Rows entered{};
@@ -32,9 +33,9 @@ void share_product(Crew &crew, Run<T> &run, const Matrix<T> &matrix, const Entry
         if (!entered.first) entered = entry.of(run, rows, crew.number());
         alignas(64) float sums[MOST_ROWS * SUMS_APART];
         const int first = group * matrix.columns(), columns = std::min(matrix.columns(), matrix.outputs() - first);
-        for (int start = 0; start < rows; start += MOST_ROWS) {
-            const int part = std::min(MOST_ROWS, rows - start);
-            wide.filled &= rows <= MOST_ROWS;
+        for (int start = 0; start < rows; start += most) {
+            const int part = std::min(most, rows - start);
+            wide.filled &= rows <= most;
             if (const int parts = entry.parts())
                 matrix.product(run.kernels, entered.parts + std::ptrdiff_t(start) * parts, parts, part, group, sums);
             else matrix.product(run.kernels, entered.first + start * entered.stride, entered.stride, part, group, sums,
@@ -42,6 +43,7 @@ void share_product(Crew &crew, Run<T> &run, const Matrix<T> &matrix, const Entry
             use({start, part, first, columns, sums});
         }
     });
+    run.kernels.rest();
 }
 
 bool overlap(const View &a, const View &b) {
@@ -265,7 +267,7 @@ template <class T> class TypedProgram final : public Program {
         turn(order);
         int8_.ensure(rows * int8_parts_ * sizeof(Int8Part));
         if (kernels_.widens)
-            for (auto &wide : wide_) wide.ensure(std::min<std::size_t>(rows, MOST_ROWS) * widened_ * sizeof(float));
+            for (auto &wide : wide_) wide.ensure(std::min<std::size_t>(rows, kernels_.rows) * widened_ * sizeof(float));
         if (!order.logits) logits_.ensure(std::size_t(order.wanted) * order.logits_width * sizeof(T));
         T *logits = order.logits ? static_cast<T *>(order.logits) : logits_.as<T>();
         Run<T> run{order, kernels_, buffers_, scratch_, own_, angles_, wide_, int8_.as<Int8Part>(), logits};

@@ -116,7 +116,23 @@ def test_sizes_take_turns(slow, clock):
     """A disturbance of a while must not fall on all measurements of one size."""
     measured_forwards(slow, seconds=100_000, clock=clock)
     rows = slow.target.forwards
-    assert all(before != after for before, after in zip(rows, rows[1:], strict=False) if {before, after} <= {1, 2})
+    assert rows.count(2) > 3
+    assert all(before != after for before, after in zip(rows, rows[1:], strict=False) if before == 2)
+
+
+def test_a_round_begins_with_what_it_does_not_count(slow, clock):
+    """After a long forward short ones take longer for a while."""
+    forward, last = slow.target.forward, [0, 0, 0]
+
+    def unsettled(plan, features=()):
+        rows = plan.tokens.shape[1]
+        clock.now += max(last) > 20 * rows
+        last[:] = [*last[1:], rows]
+        return forward(plan, features)
+
+    slow.target.forward = unsettled
+    for cost in measured_forwards(slow, seconds=100_000, clock=clock):
+        assert cost.seconds == pytest.approx(1 + 0.25 * cost.rows)
 
 
 def test_one_slow_moment_is_not_taken_for_the_rule(slow, clock):

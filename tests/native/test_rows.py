@@ -63,19 +63,21 @@ def tree(parents: list[int]) -> tuple[list[int], torch.Tensor]:
 @pytest.mark.parametrize("kernels", KERNELS)
 @pytest.mark.parametrize("window", [0, 6])
 @pytest.mark.parametrize("said", ["by mask", "by parents"])
-def test_a_node_of_a_tree_is_the_same_token_of_a_plain_text(kernels, dtype, window, said):
+@pytest.mark.parametrize("head_size", [10, 64])
+def test_a_node_of_a_tree_is_the_same_token_of_a_plain_text(kernels, dtype, window, said, head_size):
+    sizes = Sizes(window=window, head_size=head_size)
     parents = [-1, -1, 0, 0, 1, 3, 3, 4, 6, 8]
     depths, seen = tree(parents)
     drafted = [(11 * i + 2) % VOCABULARY for i in range(len(parents) + 1)]
     slots = [CONTEXT + 2 * i for i in range(len(drafted))]
-    decoder = native_decoder(kernels, dtype, Sizes(window=window))
+    decoder = native_decoder(kernels, dtype, sizes)
     decoder.run(text(TOKENS[:CONTEXT]))
     keys = torch.tensor([*range(CONTEXT), *slots])
     segment = (0, len(drafted), CONTEXT, -1, keys, seen if said == "by mask" else parents)
     got, _ = decoder.run(Given(drafted, [CONTEXT + depth for depth in depths], slots, [segment]))
     for node in range(len(drafted)):
         path = [drafted[i] for i in range(len(drafted)) if seen[node, i]]
-        plain = one_by_one(native_decoder(kernels, dtype, Sizes(window=window)), TOKENS[:CONTEXT] + path)
+        plain = one_by_one(native_decoder(kernels, dtype, sizes), TOKENS[:CONTEXT] + path)
         assert torch.equal(got[node], plain[-1]), node
 
 

@@ -29,6 +29,7 @@ REQUESTS = tuple(CALL_SHARES)
 SHORT, LONG = 64, 512  # contexts
 ALWAYS = (1, 8)  # rows of one request that are measured whatever the budget
 REPEATS = 7
+SETTLING, SETTLING_SHARE = 3, 0.1  # forwards before each round, and of its time: after long ones short ones are slow
 FORWARD_SHARE = 0.4  # of the budget, for forwards
 FIRST_ROUND = 0.5  # of their time, for trying each size once
 
@@ -118,7 +119,8 @@ def measured_forwards(
 ) -> tuple[ForwardCost, ...]:
     """Seconds of forwards, cheap sizes first, as many sizes as half of `seconds` allows to try once.
 
-    The rest repeats them in rounds: a disturbance then falls on one repeat of several sizes, not on all of one.
+    The rest repeats them in rounds, from cheap to expensive: a disturbance then falls on one repeat of several sizes,
+    not on all of one, and each follows others like it, as in a generation.
     """
     assert engine.scheduler.idle
     watch = Stopwatch(engine.target.pool.device, clock, seconds)
@@ -129,10 +131,14 @@ def measured_forwards(
             break
         first[size] = timer.seconds(size)
     repeats: dict[ForwardSize, list[float]] = {size: [] for size in first}
-    for size in (size for _ in range(REPEATS) for size in first):
+    in_order = sorted(first, key=lambda size: size.guess)
+    settling = min(SETTLING, int(SETTLING_SHARE * sum(first.values()) / first[in_order[0]]))
+    for place, size in [*enumerate(in_order[:1] * settling, -settling), *enumerate(in_order)] * REPEATS:
         if watch.left <= 0:
             break
-        repeats[size].append(timer.seconds(size))
+        seconds = timer.seconds(size)
+        if place >= 0:
+            repeats[size].append(seconds)
     # The first time counts only where there is no other: kernels of a new size may be made in it.
     costs = {size: undisturbed(times or [first[size]]) for size, times in repeats.items()}
     return tuple(
