@@ -65,12 +65,11 @@ void tiled_block(const bf16 *a, std::ptrdiff_t stride, int inputs, const bf16 *w
     if (PAIR && LOWER) Tiles::template keep<3>(below + PANEL, far);
 }
 
-// As `Kernels::product`; matrices whose inputs do not fill tiles go to `other`, all of their rows alike. Rows are cut
-// into blocks of one height: the last one begins earlier where they do not divide, and some are computed twice.
-template <class Tiles, class Other>
+// As `Kernels::product`, for inputs that fill tiles. Rows are cut into blocks of one height: the last one begins earlier
+// where they do not divide, and some are computed twice.
+template <class Tiles>
 void tiled_product(const bf16 *a, std::ptrdiff_t stride, int rows, int inputs, int panels, const bf16 *group,
-                   float *out, Widened &wide, const Other &other) {
-    if (inputs % TILE_INPUTS) return other(a, stride, rows, inputs, panels, group, out, wide);
+                   float *out, Widened &) {
     const int most = 2 * TILE_SIDE, blocks = (rows + most - 1) / most, height = (rows + blocks - 1) / blocks;
     const int upper = height < TILE_SIDE ? height : TILE_SIDE, lower = height - upper;
     const std::uint8_t up(upper), low(lower), all(TILE_SIDE);
@@ -92,7 +91,7 @@ struct KeyTiles {
     const bf16 *first;
     std::ptrdiff_t stride;
 
-    KeyTiles(const SlotRows<bf16> &keys, std::int64_t from, int count, int size, bf16 *room)
+    ALWAYS_INLINE KeyTiles(const SlotRows<bf16> &keys, std::int64_t from, int count, int size, bf16 *room)
         : first(keys.row(from)), stride(keys.stride) {
         if (!keys.list && count == 2 * TILE_SIDE) return;
         for (int i = 0; i < count; i++) std::memcpy(room + i * size, keys.row(from + i), size * sizeof(bf16));
@@ -101,28 +100,20 @@ struct KeyTiles {
     }
 };
 
-// Keys that are asked for before they are needed: they lie far apart.
-ALWAYS_INLINE void ask_keys(const SlotRows<bf16> &keys, std::int64_t from, std::int64_t stop, int size) {
-    for (; from < stop; from++) {
-        const char *row = (const char *)keys.row(from);
-        for (std::size_t byte = 0; byte < size * sizeof(bf16); byte += LINE) __builtin_prefetch(row + byte, 0, 2);
-    }
-}
-
 // As `Kernels::scores`, for sizes that fill tiles: keys are the rows, packed queries the weights. The last keys join
 // some that were computed before.
 template <class Tiles>
-void tiled_scores(const SlotRows<bf16> &keys, std::int64_t start, std::int64_t count, int size, const bf16 *queries,
+void tiled_scores(SlotRows<bf16> keys, std::int64_t start, std::int64_t count, int size, const bf16 *queries,
                   float *out) {
-    const int both = 2 * TILE_SIDE, ahead = 3 * both;
+    const int both = 2 * TILE_SIDE;
     alignas(64) bf16 room[both * MOST_HEAD];
     alignas(64) float few[both * LANES];
     const std::uint8_t all(TILE_SIDE);
     Tiles::configure({{all, 0, all, 0, all, all, all, 0}});
     if (count < both) std::memset(room, 0, both * size * sizeof(bf16));
-    ask_keys(keys, start, start + (count < ahead ? count : ahead), size);
+    ask(keys, start, start + lesser(count, ROWS_AHEAD), size);
     for (std::int64_t i = 0; i < count; i += both) {
-        const std::int64_t from = i + both <= count || count < both ? i : count - both, next = i + ahead;
+        const std::int64_t from = i + both <= count || count < both ? i : count - both, next = i + ROWS_AHEAD;
         const int here = count < both ? int(count) : both;
         const KeyTiles tiles(keys, start + from, here, size, room);
         float *to = count < both ? few : out + from * LANES;
@@ -135,11 +126,33 @@ void tiled_scores(const SlotRows<bf16> &keys, std::int64_t start, std::int64_t c
             Tiles::template multiply<0, 4, 6>();
             Tiles::template multiply<2, 5, 6>();
         }
-        if (next < count) ask_keys(keys, start + next, start + (next + both < count ? next + both : count), size);
+        ask(keys, start + next, start + lesser(next + both, count), size);
         Tiles::template keep<0>(to, LANES * sizeof(float));
         Tiles::template keep<2>(to + TILE_SIDE * LANES, LANES * sizeof(float));
         if (count < both) std::memcpy(out, few, count * LANES * sizeof(float));
     }
 }
+
+// The bf16 kernels of `OTHER` with products and scores by tiles.
+template <class Tiles, const KernelSet &OTHER> struct Tiled {
+    static void product(const bf16 *a, std::ptrdiff_t stride, int rows, int inputs, int panels, const bf16 *group,
+                        float *out, Widened &wide) {
+        const auto with = inputs % TILE_INPUTS ? OTHER.narrow->product : tiled_product<Tiles>;
+        with(a, stride, rows, inputs, panels, group, out, wide);
+    }
+    static void scores(SlotRows<bf16> keys, std::int64_t start, std::int64_t count, int size, const bf16 *queries,
+                       float *out) {
+        const auto with = size % TILE_INPUTS ? OTHER.narrow->scores : tiled_scores<Tiles>;
+        with(keys, start, count, size, queries, out);
+    }
+    static Kernels<bf16> kernels() {
+        Kernels<bf16> kernels = *OTHER.narrow;
+        kernels.rows = MOST_ROWS;
+        kernels.product = product;
+        kernels.scores = scores;
+        kernels.rest = Tiles::release;
+        return kernels;
+    }
+};
 
 }  // namespace foredraft

@@ -21,17 +21,6 @@ void score_block(const typename Step<T>::Row *const *keys, int steps, const T *q
 }
 
 const int KEY_ROWS = WIDTH == 16 ? 12 : WIDTH == 8 ? 6 : 2;  // keys of a register block
-const int ROWS_AHEAD = 96;  // keys or values asked for before they are needed: they lie far apart
-
-// Ask the memory for rows `from` to `stop`.
-template <class T> ALWAYS_INLINE void ask(const SlotRows<T> &rows, std::int64_t from, std::int64_t stop, int size) {
-    for (; from < stop; from++) {
-        const char *row = (const char *)rows.row(from);
-        for (std::size_t byte = 0; byte < size * sizeof(T); byte += LINE) __builtin_prefetch(row + byte, 0, 2);
-    }
-}
-
-ALWAYS_INLINE std::int64_t lesser(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 
 template <class T>
 void scores(SlotRows<T> keys, std::int64_t start, std::int64_t count, int size, const T *queries, float *out) {

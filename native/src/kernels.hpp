@@ -31,6 +31,18 @@ template <class T> struct SlotRows {
     ALWAYS_INLINE const T *row(std::int64_t i) const { return base + (list ? list[i] : first + i) * stride; }
 };
 
+const int ROWS_AHEAD = 96;  // keys or values asked for before they are needed: they lie far apart
+
+// Ask the memory for rows `from` to `stop`.
+template <class T> ALWAYS_INLINE void ask(const SlotRows<T> &rows, std::int64_t from, std::int64_t stop, int size) {
+    for (; from < stop; from++) {
+        const char *row = (const char *)rows.row(from);
+        for (std::size_t byte = 0; byte < size * sizeof(T); byte += LINE) __builtin_prefetch(row + byte, 0, 2);
+    }
+}
+
+ALWAYS_INLINE std::int64_t lesser(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
+
 // Which keys the lanes see. Keys before `context` are seen from the lane's `from` on, the rows' own by their bits.
 struct Sight {
     std::int64_t context;

@@ -60,30 +60,10 @@ bool runs_here() {
     return has && avx512_bf16_kernels.runs_here() && lent();
 }
 
-void product(const bf16 *a, std::ptrdiff_t stride, int rows, int inputs, int panels, const bf16 *group, float *out,
-             Widened &wide) {
-    tiled_product<TileRegisters>(a, stride, rows, inputs, panels, group, out, wide,
-                                 avx512_bf16_kernels.narrow->product);
-}
-
-void scores(SlotRows<bf16> keys, std::int64_t start, std::int64_t count, int size, const bf16 *queries, float *out) {
-    if (size % TILE_INPUTS) avx512_bf16_kernels.narrow->scores(keys, start, count, size, queries, out);
-    else tiled_scores<TileRegisters>(keys, start, count, size, queries, out);
-}
-
-Kernels<bf16> with_tiles() {
-    Kernels<bf16> kernels = *avx512_bf16_kernels.narrow;
-    kernels.rows = MOST_ROWS;
-    kernels.product = product;
-    kernels.scores = scores;
-    kernels.rest = TileRegisters::release;
-    return kernels;
-}
-
 }  // namespace
 
 const KernelSet &amx_kernels() {
-    static const Kernels<bf16> narrow = with_tiles();
+    static const Kernels<bf16> narrow = Tiled<TileRegisters, avx512_bf16_kernels>::kernels();
     static const KernelSet set{"amx-bf16", runs_here, &narrow, avx512_bf16_kernels.wide};
     return set;
 }

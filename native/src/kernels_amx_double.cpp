@@ -15,6 +15,7 @@ struct PlayedTiles {
         for (int tile = 0; tile < 8; tile++) rows[tile] = shape.of[tile];
         std::memset(data, 0xff, sizeof data);  // NaN: what is read before it is written shows
     }
+    static void release() {}
     template <int I> static void clear() { std::memset(data[I], 0, sizeof data[I]); }
     template <int I> static void load(const void *from, std::ptrdiff_t stride) {
         const char *source = static_cast<const char *>(from);
@@ -45,28 +46,10 @@ struct PlayedTiles {
 thread_local char PlayedTiles::data[8][TILE_SIDE][64];
 thread_local int PlayedTiles::rows[8];
 
-void product(const bf16 *a, std::ptrdiff_t stride, int rows, int inputs, int panels, const bf16 *group, float *out,
-             Widened &wide) {
-    tiled_product<PlayedTiles>(a, stride, rows, inputs, panels, group, out, wide, portable_kernels.narrow->product);
-}
-
-void scores(SlotRows<bf16> keys, std::int64_t start, std::int64_t count, int size, const bf16 *queries, float *out) {
-    if (size % TILE_INPUTS) portable_kernels.narrow->scores(keys, start, count, size, queries, out);
-    else tiled_scores<PlayedTiles>(keys, start, count, size, queries, out);
-}
-
-Kernels<bf16> with_tiles() {
-    Kernels<bf16> kernels = *portable_kernels.narrow;
-    kernels.rows = MOST_ROWS;
-    kernels.product = product;
-    kernels.scores = scores;
-    return kernels;
-}
-
 }  // namespace
 
 const KernelSet &amx_double_kernels() {
-    static const Kernels<bf16> narrow = with_tiles();
+    static const Kernels<bf16> narrow = Tiled<PlayedTiles, portable_kernels>::kernels();
     static const KernelSet set{"amx-double", [] { return true; }, &narrow, portable_kernels.wide};
     return set;
 }

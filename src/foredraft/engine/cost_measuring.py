@@ -133,11 +133,12 @@ def measured_forwards(
     repeats: dict[ForwardSize, list[float]] = {size: [] for size in first}
     in_order = sorted(first, key=lambda size: size.guess)
     settling = min(SETTLING, int(SETTLING_SHARE * sum(first.values()) / first[in_order[0]]))
-    for place, size in [*enumerate(in_order[:1] * settling, -settling), *enumerate(in_order)] * REPEATS:
+    one_round = [(in_order[0], False)] * settling + [(size, True) for size in in_order]
+    for size, counts in one_round * REPEATS:
         if watch.left <= 0:
             break
         seconds = timer.seconds(size)
-        if place >= 0:
+        if counts:
             repeats[size].append(seconds)
     # The first time counts only where there is no other: kernels of a new size may be made in it.
     costs = {size: undisturbed(times or [first[size]]) for size, times in repeats.items()}
