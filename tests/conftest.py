@@ -28,5 +28,5 @@ def steady_costs(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(StepCosts, "draft_seconds", lambda *given: 5e-5)
     monkeypatch.setattr(engine, "ready_costs", lambda *given, **named: table)
     for owner, name in ((LiveCosts, "saw_step"), (LiveCosts, "saw_draft"), (OwnTime, "saw")):
-        monkeypatch.setattr(owner, name, lambda *given: None)
+        monkeypatch.setattr(owner, name, lambda *given, **named: None)
     return LiveCosts(table)

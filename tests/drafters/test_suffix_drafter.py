@@ -1,9 +1,12 @@
+from dataclasses import replace
+
 import pytest
 from draft_tasks import make_request, task_for
 from suffix_ways import choose, each_way
 
 from foredraft.core.speculation_config import SpeculationConfig
 from foredraft.drafters.drafter import make_drafter
+from foredraft.drafters.growth import Growth
 from foredraft.drafters.suffix import SuffixDrafter
 
 pytestmark = each_way
@@ -150,3 +153,16 @@ def test_registered_maker_reads_the_config():
 def test_pattern_depth_is_the_requests_own():
     request = make_request([1, 2, 3, 4, 9, 1, 2], suffix_decoding_max_tree_depth=3)
     assert propose(make_suffix_drafter(), request).tokens == [3]
+
+
+def test_what_is_not_worth_its_row_is_left_out():
+    drafter = make_suffix_drafter()
+    for follower in (7, 7, 8, 9):
+        finish(drafter, [1, 2, follower, 5])
+    [whole] = drafter.propose([task_for(make_request([1, 2]))])
+    assert whole.tokens[0] == 7 and whole.chances[0] == 0.5
+    for row, kept in ((0.4, True), (0.6, False)):
+        task = replace(task_for(make_request([1, 2])), growth=Growth(row=row))
+        assert bool(drafter.propose([task])[0].tokens) == kept
+    boasting = replace(task_for(make_request([1, 2])), growth=Growth(candour=2.0, row=0.4))  # a half means a quarter
+    assert not drafter.propose([boasting])[0].tokens

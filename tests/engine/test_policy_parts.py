@@ -22,7 +22,7 @@ from foredraft.engine.policy.holding import DOUBLINGS, MANY, outlasts, patience
 from foredraft.engine.policy.live_costs import LiveCosts, rough_costs, size_class
 from foredraft.engine.policy.policy import Policy
 from foredraft.engine.policy.request_policy import ASK_LAST, RequestPolicy
-from foredraft.engine.policy.seat import Offer, Seat
+from foredraft.engine.policy.seat import CUTTING, Offer, Seat
 from foredraft.engine.policy.shortlist import shortlist
 from foredraft.engine.policy.trimming import best_nodes, path_rates, worthwhile
 from foredraft.engine.policy.usefulness import Usefulness
@@ -159,11 +159,11 @@ def test_a_drafter_reads_a_text_once():
     request = SimpleNamespace(tokens=[1] * 20, remaining=10)
     seat = Seat(work=SimpleNamespace(running=SimpleNamespace(request=request), chunk=1), known=known, depth=4)
     plain, plan = seat.menu(lambda owner, positions: 0.01 * positions)
-    assert plain.toll == 0.0 and plan.toll == pytest.approx(0.2 * (1.0 + plan.gain) / 10)
+    assert plain.toll == 0.0 and plan.toll == pytest.approx(CUTTING + 0.2 * (1.0 + plan.gain) / 10)
     known.base = plan
     known.met("a")
     assert known.base.toll == 0.0
-    assert [its.toll for its in seat.menu(lambda owner, positions: 0.01 * positions)] == [0.0, 0.0]
+    assert [its.toll for its in seat.menu(lambda owner, positions: 0.01 * positions)] == [0.0, CUTTING]
 
 
 def test_what_a_first_reading_takes_is_learned():
@@ -741,7 +741,7 @@ def test_a_decision_stands_for_mostly_the_same_requests():
     def holds(*requests: int) -> bool:
         return policy.holds(requests)
 
-    assert holds(*range(8)) and holds(*range(1, 7), 8, 9) and not holds(*range(5)) and not holds(*range(4, 12))
+    assert holds(*range(8)) and holds(*range(1, 5), 8, 9) and not holds(*range(3)) and not holds(*range(5, 13))
     policy.held = {1}
     assert holds(1) and not holds(1, 2)  # and not beyond its steps
     policy.held_steps, policy.held = 0, {1, 2}

@@ -43,7 +43,7 @@ class DraftModelDrafter:
     """
 
     name = "draft_model"
-    needs = DrafterNeeds(samples=True, stepwise=True, resumes=True)
+    needs = DrafterNeeds(samples=True, stepwise=True, resumes=True, slotted=True)
 
     def __init__(self, model: Forward, pool: SlotPool, *, context_length: int):
         self.model, self.pool, self.context_length = model, pool, context_length

@@ -31,6 +31,8 @@ class DrafterNeeds:
         successors: How many of the target's likeliest next tokens it wants to be told after every row of a step.
         instant: Whether a draft costs next to nothing beside a forward of the target, so that a policy may ask for one
             before it decides.
+        trims: Whether a draft leaves out by itself, beside what its config says, what `DraftTask.growth` says is not
+            worth a row.
         stepwise: Whether each further token of a draft costs another call of its network, so that length is a choice.
         deepest: Longest draft it can make, where it has such a limit.
         prediction: Whether it drafts from `SpeculationConfig.prediction`.
@@ -40,6 +42,7 @@ class DrafterNeeds:
         gapless: Positions, from a text's first on, of which it must have been told each before it can draft. A request
             takes over no more of a cached text than such a drafter knows of it.
         told: Whether it learns from what becomes of a step; else nobody tells it.
+        slotted: Whether it is told only of steps whose draft came with cache slots: it learns what became of those.
         drafts: Whether it ever has a draft; else nobody asks.
     """
 
@@ -49,6 +52,7 @@ class DrafterNeeds:
     fixed_trees: bool = False
     successors: int = 0
     instant: bool = False
+    trims: bool = False
     stepwise: bool = False
     deepest: int | None = None
     prediction: bool = False
@@ -56,6 +60,7 @@ class DrafterNeeds:
     resumes: bool = False
     gapless: int = 0
     told: bool = True
+    slotted: bool = False
     drafts: bool = True
 
 
@@ -70,7 +75,7 @@ class DraftTask:
         table: Its cache slots; `len(table)` committed positions, drafters with own layers take node slots from it.
         nodes: Most nodes the tree may hold, at least 1.
         depth: Longest path it may hold, at least 1.
-        growth: When a draft that grows level by level, and is not sampled, ends.
+        growth: When a draft that grows level by level, or trims itself, and is not sampled, ends.
     """
 
     request: Request

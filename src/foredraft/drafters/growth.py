@@ -24,6 +24,11 @@ class Growth:
         """Of the row of a node whose path has the log-chance `score`; below 0 it is neither run nor kept."""
         return exp(self.candour * score) - self.row
 
+    @property
+    def least(self) -> float:
+        """The stated chance of a path below which its last node is not worth its row."""
+        return self.row ** (1.0 / self.candour) if self.row > 0 else 0.0
+
 
 FREE = Growth()
 

@@ -24,7 +24,7 @@ class SuffixDrafter:
     """
 
     name = "suffix"
-    needs = DrafterNeeds(instant=True, told=False)
+    needs = DrafterNeeds(instant=True, trims=True, told=False)
 
     def __init__(self, *, depth: int, max_cached: int) -> None:
         self.trees = suffix_trees()
@@ -67,7 +67,7 @@ def guess_limits(task: DraftTask) -> GuessLimits:
         depth=task.depth,
         width=speculation.tree_width if speculation.tree_size else 1,
         factor=speculation.suffix_decoding_max_spec_factor,
-        min_prob=speculation.suffix_decoding_min_token_prob,
+        min_prob=max(speculation.suffix_decoding_min_token_prob, task.growth.least),
     )
 
 

@@ -187,7 +187,10 @@ def observe(batch: list[Work]) -> None:
     for work in batch:
         rows = kept_rows(work) if work.states else None
         for drafter in work.running.told:
-            if work.verdict is not None or drafter.needs.features:
+            needs = drafter.needs
+            if needs.slotted and work.tree.slots is None:
+                continue
+            if work.verdict is not None or needs.features:
                 _, seen = told.setdefault(id(drafter), (drafter, []))
                 seen.append(observation(work, drafter, rows))
     for drafter, observations in told.values():

@@ -34,5 +34,6 @@ def way_of(config: SpeculationConfig, drafter: Drafter) -> Way:
     shape = f"{config.speculative_token_tree} {config.tree_size} x {config.tree_width}" if config.branches else "chain"
     owner = f"{config.method} {config.model or ''} {config.drafters}"
     label, kind = option_label(config), f"{owner} {shape}"
-    needs, chain = drafter.needs, not config.branches
-    return Way(label, kind, owner, config.depth, config.nodes, instant=needs.instant, stops=needs.stepwise and chain)
+    needs = drafter.needs
+    stops = needs.trims or (needs.stepwise and not config.branches)
+    return Way(label, kind, owner, config.depth, config.nodes, instant=needs.instant, stops=stops)

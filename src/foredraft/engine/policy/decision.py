@@ -14,6 +14,7 @@ GRANT_STEPS = 3  # plain steps that may then be spent on experiments
 LEAST_LOSS = 0.1  # tokens that an experiment is taken to lose at least
 PATIENCE = 4  # experiments in a row that wait for a step without instant drafts
 REST, REST_TRIED = 4, 2  # decisions from one that found nothing to try to the next that looks, and from one that did
+VAIN = 4  # decisions in a row to draft nothing after which the next one stands for whoever comes, too
 WORTH_EXPLORING = 16  # tokens a request must still have to write for an experiment to pay
 
 
@@ -35,6 +36,10 @@ class StepPrices:
     context: float
     sampled: bool
     steps: dict[int, float] = field(default_factory=dict)
+    aftermath: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.aftermath = self.costs.aftermath(self.requests, self.context, self.sampled)
 
     def step(self, draft_rows: int) -> float:
         """Never less than a step without drafts takes. Prompts that are read beside are paid for whatever is drafted:
@@ -57,7 +62,9 @@ class StepPrices:
         return self.costs.knows(self.base_rows + draft_rows, self.requests, self.sampled)
 
     def draft(self, label: str, requests: int) -> float:
-        return self.costs.draft_seconds(label, requests)
+        """The call, and what it makes the rest of the step longer by."""
+        seconds = self.costs.draft_seconds(label, requests)
+        return seconds if label in self.costs.light else seconds + self.aftermath
 
     @property
     def token(self) -> float:
@@ -121,6 +128,7 @@ class Decider:
         exploration: What finding out has cost.
         since_plain, idle: Decisions since the last one to draft nothing; such decisions in a row.
         usual, recent: Expected speed-up over plain decoding, on average over many steps and over few.
+        vain: Decisions in a row to draft nothing, by how many requests there were, by class.
         put_off: Experiments in a row that waited for a step without instant drafts.
         resting: Decisions until the next one that looks for an experiment: to look takes about as long as to decide.
     """
@@ -130,6 +138,7 @@ class Decider:
     idle: int = 0
     usual: float = 1.0
     recent: float = 1.0
+    vain: dict[int, int] = field(default_factory=dict)
     put_off: int = 0
     resting: int = 0
 
@@ -162,6 +171,12 @@ class Decider:
         self.watch(rate_of(chosen, prices) * plain / len(chosen), plain)
         drafting = any(plan.rows for plan in chosen)
         self.since_plain, self.idle = (self.since_plain + 1, 0) if drafting else (0, self.idle + 1)
+
+    def in_vain(self, crowd: int, drafts: bool) -> bool:
+        """Whether several requests, so many by class, were so often not drafted for, also now unless it `drafts`, that
+        this may be taken for granted of who comes next, for a while."""
+        self.vain[crowd] = 0 if drafts else self.vain.get(crowd, 0) + 1
+        return crowd > 0 and self.vain[crowd] >= VAIN
 
     def renew(self) -> None:
         """Other requests than before: what speculation has been worth says nothing of them."""

@@ -1,10 +1,16 @@
 """For how many further steps a decision stands: acceptance moves slowly, and deciding takes time."""
 
+from collections.abc import Sequence
+
+from foredraft.engine.policy.request_policy import RequestPolicy
+from foredraft.engine.running import Work
+
 HOLD_STEPS, HOLD_MORE = 3, 7  # further steps for which a decision stands at least, of few requests and of many
 MANY = 8  # requests
 DECIDING, DECIDING_EACH = 2.5e-4, 1.4e-4  # seconds that a decision takes, and more for each request
 DECIDING_SHARE = 0.02  # of the time that deciding may take: where steps are short, decisions stand for longer
 HOLD_MOST, HOLD_MOST_BESIDE = 16, 32
+WORTH_DECIDING = 4  # tokens that one of several requests must still have to write for a decision to pay
 DOUBLINGS = 2  # of the steps that a decision stands for, where several requests were decided not to be drafted for
 
 
@@ -19,6 +25,16 @@ def outlasts(beginning: int, requests: int) -> bool:
     """Whether a decision stands where so many of the requests begin: beside many, one or two that come are no reason to
     look at all again."""
     return MANY * beginning <= requests
+
+
+def waits(deciding: Sequence[tuple[Work, RequestPolicy]]) -> bool:
+    """Whether several requests go without a decision: so many of them are at the ends of their prompts that the next
+    step decides for all, or all are about to end."""
+    if len(deciding) == 1 or any([its.fixed for _, its in deciding]):
+        return False
+    if not outlasts(sum([work.chunk > 1 for work, _ in deciding]), len(deciding)):
+        return True
+    return max([work.running.request.remaining for work, _ in deciding]) < WORTH_DECIDING
 
 
 def patience(requests: int, idle: int) -> int:

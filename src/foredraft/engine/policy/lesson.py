@@ -8,6 +8,7 @@ from typing import NamedTuple
 from foredraft.core.outcome import SpeculationStatistics
 from foredraft.engine.policy.allocation import Values
 from foredraft.engine.policy.decision import Experiment, StepPrices
+from foredraft.engine.policy.live_costs import LiveCosts
 from foredraft.engine.policy.request_policy import RequestPolicy
 from foredraft.engine.policy.seat import Seat
 from foredraft.engine.running import Work
@@ -37,13 +38,16 @@ class Lesson:
         requests, rows: Its size.
         context, sampled: Committed positions a request, and whether some of them sample.
         draft, rest: Seconds of drafting and of everything else.
-        own: Those of `draft` that the policy itself took; none for a step that was decided about.
+        own: Those of `draft` that the policy itself took; none where that, and what the step took, says nothing of
+            others.
         steady: Whether no prompt was read.
         teaches: Whether costs and stated chances are learned from it.
         calls: Of drafters.
         surplus: Seconds that first drafts took beyond what was expected.
         values, prices: By which plans were compared and what the step cost; none where nobody left a choice.
         experiment, accepted: What was tried, and tokens that each deciding request accepted then.
+        called: Whether some drafter's network was run in it.
+        by_routine, stands_for: Whether it was a step by routine, and how many of these are learned of by it.
     """
 
     seats: Sequence[Seat]
@@ -63,6 +67,9 @@ class Lesson:
     prices: StepPrices | None
     experiment: Experiment | None
     accepted: Sequence[int]
+    called: bool = False
+    by_routine: bool = False
+    stands_for: int = 1
 
     @property
     def row_price(self) -> float:
@@ -73,6 +80,19 @@ class Lesson:
     def plain_token(self) -> float:
         """Seconds that each token would have taken where nobody drafts; prompts are read alike with and without."""
         return self.values.token if self.steady and self.values else 0.0
+
+
+def prices_of(batch: Sequence[Work], rows: int, costs: LiveCosts, before: StepPrices | None) -> StepPrices:
+    """What the step with so many pending `rows` costs; as `before`, where there was one of its size."""
+    if before is not None and (before.base_rows, before.requests) == (rows, len(batch)):
+        return before
+    return StepPrices(
+        costs,
+        base_rows=rows,
+        requests=len(batch),
+        context=mean_context(batch),
+        sampled=sampling(batch),
+    )
 
 
 def mean_context(batch: Sequence[Work]) -> float:

@@ -16,6 +16,8 @@ SETTLED = 1.0  # observations after which a cell speaks for itself
 KNOWN = 2.0  # and after which its price is sure
 FORGET = 0.998  # what a cell's observations are worth after each step without another: the machine was busy then
 KEPT_DRIFTS = 1024  # labels and sizes of drafter calls; requests may ask for more than memory can hold
+PLAIN, DRAFTED, CALLED = range(3)  # steps without drafts, with some that no network made, and after a network's call
+AFTER_CALL = 4  # rows a request that steps after a network's call are compared at
 WILDEST = 3.0  # an observation further off than this factor is cut to it
 RENEW = 4  # steps after which factors are computed again: they move slowly, and are asked for many times a step
 SETTLING = 32  # first steps, after each of which they are
@@ -67,24 +69,24 @@ def follow(usual: dict[Any, float], key: Any, seconds: float) -> None:
 @dataclass
 class OwnTime:
     """Seconds that choosing, cutting and placing drafts take in a step, without the calls that make them and without
-    decisions, which come once in several steps; by number of requests, and for steps with and without drafts.
+    decisions, which come once in several steps; by number of requests and sort of step.
 
     Beside many requests that comes to a row each, and drafts that just pay for their rows do not pay for it.
     """
 
-    seconds: dict[tuple[int, bool], float] = field(default_factory=dict)
+    seconds: dict[tuple[int, int], float] = field(default_factory=dict)
 
-    def of(self, requests: int, drafted: bool) -> float:
-        return self.seconds.get((size_class(requests), drafted), 0.0)
+    def of(self, requests: int, sort: int) -> float:
+        return self.seconds.get((size_class(requests), sort), 0.0)
 
-    def saw(self, requests: int, drafted: bool, seconds: float) -> None:
-        follow(self.seconds, (size_class(requests), drafted), seconds)
+    def saw(self, requests: int, sort: int, seconds: float) -> None:
+        follow(self.seconds, (size_class(requests), sort), seconds)
 
-    def after(self, requests: int, drafted: bool, seconds: float | None) -> float:
+    def after(self, requests: int, sort: int, seconds: float | None) -> float:
         """What it takes in such a step, once it was seen to take so many `seconds`, if it was seen."""
         if seconds is not None:
-            self.saw(requests, drafted, seconds)
-        return self.of(requests, drafted)
+            self.saw(requests, sort, seconds)
+        return self.of(requests, sort)
 
 
 @dataclass
@@ -93,14 +95,16 @@ class LiveCosts:
 
     A step is everything but the drafters' calls and decisions: the target's forward, verification and bookkeeping.
     What it takes beyond the measured forward is learned by kind of request (sampling costs more than argmax), and
-    beside that for steps with and without drafts by number of rows: when the machine is busy for a while, all sizes
-    are, also those that nobody sees then.
+    beside that for each sort of step by number of rows: when the machine is busy for a while, all sizes are, also those
+    that nobody sees then. A step after a network's call takes longer than another of its size, since the call has read
+    what the caches held: that is a cost of the call.
 
     Attributes:
         table: What was measured.
         steps: Steps seen.
         whole, cells: How steps compare to it, all of a kind; how those of one size compare to that.
         drafts, latest: How drafter calls compare, by label and size; those of any size that were seen last, by label.
+        light: Calls that read no network, by label.
         readings: Seconds a position that a drafter takes to read a text for its first draft, by drafter.
         own: What the policy itself takes.
         known_drafts, known_lines: As last computed; the latter are factors by rows, for each kind of step.
@@ -109,8 +113,9 @@ class LiveCosts:
     table: StepCosts
     steps: int = 0
     whole: dict[bool, Drift] = field(default_factory=lambda: {False: Drift(), True: Drift()})
-    cells: dict[tuple[int, bool, bool], dict[int, Cell]] = field(default_factory=dict)
-    known_lines: dict[tuple[int, bool, bool], list[tuple[float, float]]] = field(default_factory=dict)
+    cells: dict[tuple[int, bool, int], dict[int, Cell]] = field(default_factory=dict)
+    known_lines: dict[tuple[int, bool, int], list[tuple[float, float]]] = field(default_factory=dict)
+    light: Recent[str, bool] = field(default_factory=lambda: Recent(KEPT_DRIFTS))
     readings: dict[str, float] = field(default_factory=dict)
     drafts: Recent[tuple[str, int], Drift] = field(default_factory=lambda: Recent(KEPT_DRIFTS))
     latest: Recent[str, float] = field(default_factory=lambda: Recent(KEPT_DRIFTS))
@@ -119,12 +124,21 @@ class LiveCosts:
 
     def step_seconds(self, rows: int, requests: int, context: float, sampled: bool) -> float:
         """A step of `rows` packed rows, of `requests` with so many committed positions each on average."""
-        return self.table.forward_seconds(rows, requests, context) * self.factor(rows, requests, sampled)
+        sort = DRAFTED if rows > requests else PLAIN
+        return self.table.forward_seconds(rows, requests, context) * self.factor(rows, requests, sampled, sort)
 
-    def factor(self, rows: int, requests: int, sampled: bool) -> float:
+    def aftermath(self, requests: int, context: float, sampled: bool) -> float:
+        """How many seconds longer a step takes after a network's call than another of its size."""
+        if (size_class(requests), sampled, CALLED) not in self.cells:
+            return 0.0
+        rows = AFTER_CALL * requests
+        other, called = (self.factor(rows, requests, sampled, sort) for sort in (DRAFTED, CALLED))
+        return max(0.0, called - other) * self.table.forward_seconds(rows, requests, context)
+
+    def factor(self, rows: int, requests: int, sampled: bool, sort: int) -> float:
         """How much longer steps of this size take than their forward was measured to: as those of the nearest sizes
         that have been seen."""
-        kind = (size_class(requests), sampled, rows > requests)
+        kind = (size_class(requests), sampled, sort)
         line = self.known_lines.get(kind)
         if line is None:
             line = self.known_lines[kind] = self.line_of(kind)
@@ -132,19 +146,20 @@ class LiveCosts:
 
     def knows(self, rows: int, requests: int, sampled: bool) -> bool:
         """Whether steps of this size with drafts have been seen, and not too long ago."""
-        cell = self.cells.get((size_class(requests), sampled, True), {}).get(size_class(rows))
-        return cell is not None and self.worth(cell) >= KNOWN
+        alike = (self.cells.get((size_class(requests), sampled, sort), {}) for sort in (DRAFTED, CALLED))
+        found = (cells.get(size_class(rows)) for cells in alike)
+        return any(cell is not None and self.worth(cell) >= KNOWN for cell in found)
 
-    def line_of(self, kind: tuple[int, bool, bool]) -> list[tuple[float, float]]:
+    def line_of(self, kind: tuple[int, bool, int]) -> list[tuple[float, float]]:
         """Factors by rows of one kind of step, at least one; in doubt those of the nearest number of requests."""
-        size, sampled, drafted = kind
-        whole, usual = self.whole[sampled].factor, self.usual(size, sampled, drafted)
+        size, sampled, sort = kind
+        whole, usual = self.whole[sampled].factor, self.usual(size, sampled, sort)
         seen = sorted((cell.rows, whole * self.settled(cell, usual)) for cell in self.cells.get(kind, {}).values())
         return seen or [(0.0, whole * usual)]
 
-    def usual(self, size: int, sampled: bool, drafted: bool) -> float:
-        """The mean factor of all cells with drafts, or without, the nearer in number of requests the more it counts."""
-        alike = [(its, cells) for (its, *kind), cells in self.cells.items() if kind == [sampled, drafted]]
+    def usual(self, size: int, sampled: bool, sort: int) -> float:
+        """The mean factor of all cells of one sort, the nearer in number of requests the more it counts."""
+        alike = [(its, cells) for (its, *kind), cells in self.cells.items() if kind == [sampled, sort]]
         known = [
             (cell.factor, self.worth(cell) / (1 + abs(its - size)) ** 2)
             for its, cells in alike
@@ -160,14 +175,17 @@ class LiveCosts:
     def worth(self, cell: "Cell") -> float:
         return min(cell.seen, 1.0 / FOLLOW) * FORGET ** (self.steps - cell.last)
 
-    def saw_step(self, rows: int, requests: int, context: float, sampled: bool, seconds: float) -> None:
+    def saw_step(
+        self, rows: int, requests: int, context: float, sampled: bool, seconds: float, *, called: bool = False
+    ) -> None:
+        """Learn what such a step took; `called` where it came after a network's call."""
         ratio = seconds / self.table.forward_seconds(rows, requests, context)
         whole = self.whole[sampled]
-        cells = self.cells.setdefault((size_class(requests), sampled, rows > requests), {})
+        cells = self.cells.setdefault((size_class(requests), sampled, sort_of(rows, requests, called)), {})
         cell = cells.setdefault(size_class(rows), Cell(rows=rows))
         # What is special to a size is no news of the machine: else plain steps, unseen for a while, would be believed
         # to have become dearer only because all steps are of a dearer size now.
-        if cell.seen >= NEW or whole.seen < NEW:
+        if cell.seen >= NEW or (whole.seen < NEW and not called):
             whole.follow(ratio / cell.factor, prior=0.0)
         cell.follow(ratio / whole.factor, OWN_FOLLOW)
         cell.rows += FOLLOW * (rows - cell.rows)
@@ -234,6 +252,11 @@ def rough_costs(statistics: SpeculationStatistics) -> StepCosts:
     """A step's mean time so far as the cost of any step, where nothing could be measured; what is seen corrects it."""
     seconds = statistics.verify_seconds / max(statistics.rounds, 1) or 1e-3
     return StepCosts(forwards=(ForwardCost(rows=1, requests=1, context=0, seconds=seconds),), drafts={})
+
+
+def sort_of(rows: int, requests: int, called: bool) -> int:
+    """The sort of a step, `called` where it came after a network's call."""
+    return CALLED if called else DRAFTED if rows > requests else PLAIN
 
 
 def size_class(count: int) -> int:

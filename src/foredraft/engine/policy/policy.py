@@ -8,16 +8,15 @@ from typing import Any
 from foredraft.core.draft_tree import DraftTree
 from foredraft.core.outcome import SpeculationStatistics
 from foredraft.core.request import Request
-from foredraft.drafters.growth import Growth
 from foredraft.engine import step
 from foredraft.engine.policy.allocation import PLAIN, Plan, Values, soundest
 from foredraft.engine.policy.cutting import Cutting
 from foredraft.engine.policy.decision import Decider, Experiment, StepPrices, within
 from foredraft.engine.policy.experience import Experience
-from foredraft.engine.policy.holding import HOLD_STEPS, hold_for, outlasts, patience
+from foredraft.engine.policy.holding import HOLD_STEPS, hold_for, outlasts, patience, waits
 from foredraft.engine.policy.instant_drafts import InstantDrafts, by_label
-from foredraft.engine.policy.lesson import Call, Lesson, mean_context, sampling
-from foredraft.engine.policy.live_costs import LiveCosts
+from foredraft.engine.policy.lesson import Call, Lesson, mean_context, prices_of, sampling
+from foredraft.engine.policy.live_costs import LiveCosts, sort_of
 from foredraft.engine.policy.request_policy import RequestPolicy
 from foredraft.engine.policy.routine import Routine, routine_of
 from foredraft.engine.policy.seat import Seat, crowd_class, depth_of, temperature_class
@@ -27,8 +26,8 @@ from foredraft.engine.running import Option, Running, Work
 from foredraft.model.slot_pool import SlotPool
 from foredraft.sampling.noise import sureness
 
-TEACHES, TEACHES_BESIDE = 2, 4  # of so many steps that a decision stands for one is learned from in full
-SAME_SHARE = 0.75  # of the requests that must have been there when it was made
+TEACHES = (2, 4, 8)  # of so many steps that a decision stands for one is learned from in full, by crowd
+SAME_SHARE = 0.5  # of the requests that must have been there when it was made
 
 
 class Policy:
@@ -51,6 +50,7 @@ class Policy:
         instant: Asks for drafts that are looked at before anything is decided.
         called, surplus: Seconds of this step's calls of drafters that are not instant, and how many of these first
             drafts took beyond what was expected.
+        networked: Whether one of these read a network.
         calls, lessons: This step's calls but those first ones, and what the steps since the last decision have taught.
         prices: What the current step costs; none where nobody leaves a choice.
         clock: Tells what calls of drafters take.
@@ -72,6 +72,7 @@ class Policy:
         self.by_routine = False
         self.instant = InstantDrafts(clock)
         self.called = self.surplus = 0.0
+        self.networked = False
         self.calls: list[Call] = []
         self.lessons: list[Lesson] = []
         self.prices: StepPrices | None = None
@@ -82,6 +83,9 @@ class Policy:
         assert fixed or self.costs is not None
         ways, past = [option.way for option in running.options], self.experience.past
         kind = (temperature_class(request), crowd_class(requests))
+        for way in ways if self.costs is not None else ():
+            if way.instant:
+                self.costs.light[way.label] = True
         self.requests[request.id] = RequestPolicy(ways, past, *kind, fixed=fixed)
 
     def seated(self, options: tuple[Option, ...], request: Request, requests: int = 1) -> tuple[Option, ...]:
@@ -122,14 +126,16 @@ class Policy:
             self.draft_fixed(pool)
             return
         held = self.holds([its for _, its in self.deciding])
-        self.prices = self.prices_of(batch, rows, held)
+        self.prices, self.routine = prices_of(batch, rows, self.costs, self.prices if held else None), None
         self.watch(crowd, held)
+        if not held and waits(self.deciding):
+            return
         self.seats = [Seat(work, its, depth_of(work), step=its.steps) for work, its in self.deciding]
-        self.routine = None
         if held or self.opens(self.prices):
             self.choose(self.prices, held, pool)
+            vain = not held and self.decider.in_vain(crowd, any([seat.known.drafts for seat in self.seats]))
             if held or self.rests:
-                self.routine = routine_of(self.seats, self.least, crowd, self.draft_rows)
+                self.routine = routine_of(self.seats, self.least, crowd, self.draft_rows, anybody=vain)
 
     def draft_fixed(self, pool: SlotPool) -> None:
         """Draft where nothing is left to choose."""
@@ -154,7 +160,7 @@ class Policy:
     @property
     def rests(self) -> bool:
         """Whether it was decided that nobody drafts, and no instant way is asked."""
-        return self.experiment is None and not any([seat.known.base.rows or seat.known.standing for seat in self.seats])
+        return self.experiment is None and not any([seat.known.drafts for seat in self.seats])
 
     def go_on(self, pool: SlotPool, *, steady: bool) -> None:
         """Draft by routine; a step in which prompts are read, too, is not `steady`, and is counted apart."""
@@ -166,14 +172,11 @@ class Policy:
         seats = self.seats = routine.seats(self.deciding)
         if not seats:
             return
-        start = self.clock()
-        drafts = self.proposed(seats)
-        self.saw_draft(routine.label, seats, self.clock() - start)
-        for seat, tree in drafts:
+        for seat, tree in self.timed(seats):
             step.place_draft(seat.work, tree, pool)
 
     def settle(self) -> None:
-        """Count what those have written that steps by routine did not draft for."""
+        """Count what was written in steps by routine."""
         routine = self.routine
         if routine is None:
             return
@@ -183,12 +186,13 @@ class Policy:
             account.known.steps += account.steps
             if account.steps:
                 spent = self.values.token * account.tokens
-                self.taken.count(PLAIN_LABEL, account.statistics, account.steps, spent)
+                self.taken.count(account.known.label(account.place), account.statistics, account.steps, spent)
 
     def forget_step(self) -> None:
         """What the step before has left belongs to its own lesson."""
         self.deciding, self.seats, self.experiment = [], [], None
         self.called, self.surplus, self.calls, self.by_routine = 0.0, 0.0, [], False
+        self.networked = False
         self.instant.seconds, self.instant.calls = 0.0, []
 
     def watch(self, crowd: int, held: bool) -> None:
@@ -197,14 +201,15 @@ class Policy:
             if known.crowd != crowd:
                 self.take_in()  # it was served beside others
                 known.move(known.level, crowd)
-            work.watched = not held and known.watches
+            work.watched = known.watches and (not held or work.chunk > 1)
 
     def choose(self, prices: StepPrices, held: bool, pool: SlotPool) -> None:
         """Decide, or where the last decision is `held` to look at instant drafts only, ask for the other drafts, and
         leave out what does not pay."""
         if held:
+            self.admit()
             self.instant.ask_again(self.seats, prices, self.row_price)
-            if not any(seat.offers or seat.known.base.rows for seat in self.seats):
+            if not any(seat.offers or seat.known.base.place != PLAIN for seat in self.seats):
                 return
             plans = self.best_together(prices)
         else:
@@ -248,6 +253,14 @@ class Policy:
             return False
         return sum([its in self.held for its in known]) >= max(SAME_SHARE * len(known), self.least)
 
+    def admit(self) -> None:
+        """Who has come since the last decision takes part in it: the plan that is worth most by its values."""
+        for seat in self.seats:
+            if not (seat.known in self.held or seat.known.fixed or seat.begins):
+                menu = seat.menu(self.costs.reading_seconds, hopeful=False)
+                seat.take(max(menu, key=self.values.of), menu, self.values)
+                self.held.add(seat.known)
+
     @property
     def least(self) -> int:
         """Fewest of the requests of the last decision for which it stands."""
@@ -261,7 +274,7 @@ class Policy:
         decision = self.decider.decide(menus, remaining, prices, exploring=exploring)
         self.values, self.experiment = decision.values, decision.experiment
         for seat, plan, menu in zip(self.seats, decision.chosen, menus, strict=True):
-            seat.known.decided(plan, menu, self.values)
+            seat.take(plan, menu, self.values)
         known = {seat.known for seat in self.seats}
         if known.isdisjoint(self.held):
             self.decider.renew()
@@ -318,18 +331,13 @@ class Policy:
     def limit(self, group: Sequence[Seat]) -> None:
         """Say what another token of a draft costs, to draft and to verify; until the next decision."""
         for seat in group:
-            known, place = seat.known, seat.place
-            if place not in known.growth:
-                way = known.ways[place]
-                seconds = self.costs.another_token(way, *known.lengths[way.kind], len(group))
-                row, run = self.values.another_row(known.usual_rows(place)), self.values.rate * seconds
-                known.growth[place] = Growth(known.candour(place), row, run)
-            seat.work.growth = known.growth[place]
+            seat.limit(self.costs, self.values, len(group))
 
     def saw_draft(self, label: str, group: Sequence[Seat], seconds: float) -> None:
         """A drafter's first draft for a request reads the whole text so far: that says nothing of the next ones."""
         owner = group[0].known.ways[group[0].place].owner
         self.called += seconds
+        self.networked |= label not in self.costs.light
         if all(owner in seat.known.called for seat in group):
             self.calls.append(Call(label, [(seat.known, seat.place) for seat in group], seconds))
             return
@@ -378,12 +386,11 @@ class Policy:
 
     def learn_by_routine(self, batch: list[Work], draft: float, rest: float) -> None:
         """As `learn`, of a step by routine in which nothing but tokens were written."""
-        if not (self.seats or self.teaches):
+        if not self.teaches and (len(batch) > 1 or not self.seats):
             self.routine.seconds += draft + rest
             return
         self.note(self.seats, batch, [work.running.request.statistics for work in batch], draft, rest)
         for seat in self.seats:
-            seat.known.steps += 1
             seat.work.let_go()
 
     def look(self, watched: Sequence[tuple[Work, RequestPolicy]]) -> None:
@@ -413,7 +420,7 @@ class Policy:
             sampled=sampling(batch) if teaches else False,
             draft=draft,
             rest=rest,
-            own=self.beside_calls(draft),
+            own=self.beside_calls(draft) if teaches else None,
             steady=all([work.chunk == 1 for work in batch]),
             teaches=teaches,
             calls=self.calls + self.instant.calls,
@@ -422,6 +429,9 @@ class Policy:
             prices=self.prices,
             experiment=self.experiment,
             accepted=[len(seat.work.path) for seat in self.seats] if self.experiment else [],
+            called=self.networked,
+            by_routine=self.by_routine,
+            stands_for=self.every if self.by_routine and len(batch) > 1 else 1,
         )
         self.lessons.append(lesson)
         if any([seat.work.tree.laws is not None for seat in seats]):
@@ -436,8 +446,9 @@ class Policy:
             self.learn_of_step(lesson)
             row, token = lesson.row_price, lesson.plain_token
             for seat in lesson.seats:
-                seat.learn(row, teaches=lesson.teaches)
-                self.taken.count_works(seat.known.ways[seat.place].label, [seat.work], token)
+                seat.learn(row, teaches=lesson.teaches, stands_for=lesson.stands_for)
+                if not lesson.by_routine:
+                    self.taken.count_works(seat.known.label(seat.place), [seat.work], token)
         for known in dict.fromkeys(seat.known for lesson in lessons for seat in lesson.seats):
             known.taken_in()
 
@@ -446,10 +457,12 @@ class Policy:
         whole, share = lesson.draft + lesson.rest, len(lesson.free) / lesson.requests
         self.decider.exploration.grow(whole * share, self.decider.recent)
         for call in lesson.calls:
-            self.saw_call(call, lesson.prices.token, teaches=lesson.teaches)
-        if lesson.steady and lesson.teaches:
-            own = self.costs.own.after(lesson.requests, lesson.rows > lesson.requests, lesson.own)
-            self.costs.saw_step(lesson.rows, lesson.requests, lesson.context, lesson.sampled, lesson.rest + own)
+            self.saw_call(call, lesson.prices.token / lesson.stands_for, teaches=lesson.teaches)
+        if lesson.steady and lesson.own is not None:
+            size = (lesson.rows, lesson.requests)
+            own = self.costs.own.after(lesson.requests, sort_of(*size, lesson.called), lesson.own)
+            seconds = lesson.rest + own
+            self.costs.saw_step(*size, lesson.context, lesson.sampled, seconds, called=lesson.called)
         if lesson.experiment is not None:
             lost = lesson.experiment.lost(lesson.accepted, lesson.values.rate, lesson.surplus)
             self.decider.exploration.book(lost)
@@ -458,13 +471,19 @@ class Policy:
                 self.taken.note_plain(statistics, whole / lesson.requests)
 
     def beside_calls(self, draft: float) -> float | None:
-        """Seconds of `draft` that no drafter's call took; none where the step was decided about."""
+        """Seconds of `draft` that no drafter's call took; none where the step was decided about: so is the forward that
+        follows slower than others of its size, since a decision reads what the caches held."""
         return max(0.0, draft - self.called - self.instant.seconds) if self.held_steps else None
 
     @property
     def teaches(self) -> bool:
         """Whether costs and stated chances are learned from this step: every other one will do, beside others fewer."""
-        return self.held_steps % (TEACHES if len(self.held) == 1 else TEACHES_BESIDE) == 0
+        return self.held_steps % self.every == 0
+
+    @property
+    def every(self) -> int:
+        """Steps of which one is learned from in full."""
+        return TEACHES[crowd_class(len(self.held))]
 
     def report(self) -> dict[str, Any]:
         """Choices by way, the estimated speed-up over plain decoding, and what exploration has cost."""
@@ -475,16 +494,3 @@ class Policy:
             "exploration_share": exploration.share,
             "experiments": exploration.tries,
         }
-
-    def prices_of(self, batch: list[Work], rows: int, held: bool) -> StepPrices:
-        """What the step with so many pending `rows` costs; as in the one before where the decision stands and no prompt
-        is read beside it."""
-        if held and self.prices is not None and (self.prices.base_rows, self.prices.requests) == (rows, len(batch)):
-            return self.prices
-        return StepPrices(
-            self.costs,
-            base_rows=rows,
-            requests=len(batch),
-            context=mean_context(batch),
-            sampled=sampling(batch),
-        )

@@ -10,12 +10,15 @@ from foredraft.drafters.growth import Growth
 from foredraft.engine.policy.acceptance import ChanceAcceptance, DepthAcceptance, Past
 from foredraft.engine.policy.allocation import NOTHING, PLAIN, Plan, Values
 from foredraft.engine.policy.trimming import path_rates
+from foredraft.engine.policy.ways_taken import PLAIN_LABEL
 from foredraft.engine.way import Way
 
 REFRESH_EVERY = 8  # steps after which unused ways are looked at again
 ASK_FOLLOW = 0.15  # weight of a new observation of what an instant draft was worth
 PAST_FOLLOW = 0.03  # the same over all requests
+UNASKED, PAST_FORGET = 1.0, 1e-3  # tokens that a way is hoped to be worth, and how fast hope returns
 ROWS_FOLLOW = 0.2  # weight of a new draft in how large they usually are
+MANY_CLASS = 2  # crowd beside which looking at everybody's logits takes longer than it is worth
 UNKNOWN = -1  # level before the target has chosen a token
 SURE_EDGES = (0.5, 0.65, 0.8, 0.9)
 SURE_FOLLOW = 0.2  # weight of a new observation of how sure the target is
@@ -84,7 +87,6 @@ class RequestPolicy:
     growth: dict[int, Growth] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.instant = [place for place, way in enumerate(self.ways) if way.instant]
         self.saved = {way.owner: 0.0 for way in self.ways}
         for way in self.ways:
             if way.kind not in self.depths:
@@ -92,11 +94,19 @@ class RequestPolicy:
                 _, longest = self.lengths[way.kind] = min(alike, key=LENGTH), max(alike, key=LENGTH)
                 self.depths[way.kind] = DepthAcceptance(self.past, self.like(way.kind), longest.depth)
                 self.chances[way.kind] = ChanceAcceptance(self.past, (self.temperature_class, way.kind))
-        self.slow = [place for place, way in enumerate(self.ways) if not way.instant]
-        self.alone = [place for place in self.slow if not self.outgrown(self.ways[place])]
-        self.deepest = max((self.ways[place].depth for place in self.slow), default=0)
+        self.sort_ways()
         if self.fixed:
             self.base = self.plan(0, self.ways[0].depth)
+
+    def sort_ways(self) -> None:
+        """Which ways are looked at before anything is decided, and which are decided about. Beside many others looking
+        takes longer than drafting: ways that trim themselves are then asked for all or for none."""
+        many, ways = self.crowd >= MANY_CLASS, list(enumerate(self.ways))
+        self.asked_by_all = [place for place, way in ways if many and way.instant and way.stops]
+        self.instant = [place for place, way in ways if way.instant and place not in self.asked_by_all]
+        self.slow = [place for place, way in ways if not way.instant]
+        self.alone = [place for place in self.slow if not self.outgrown(self.ways[place])]
+        self.deepest = max((self.ways[place].depth for place in self.slow), default=0)
 
     def menu(self, depth: int, *, hopeful: bool = True) -> list[Plan]:
         """Plans of the ways that are not instant, none deeper than `depth`, and the plan of drafting nothing; `hopeful`
@@ -125,7 +135,7 @@ class RequestPolicy:
         whole, half = self.plan(place, depth, hopeful=hopeful), depth // 2
         if self.crowd == 0 or not self.ways[place].stops or half == 0:
             return [whole]
-        gain, hoped = self.depths[self.ways[place].kind].expected[half], min(whole.hoped, float(half))
+        gain, hoped = min(self.depths[self.ways[place].kind].expected[half], whole.gain), min(whole.hoped, float(half))
         return [whole, whole._replace(gain=gain, hoped=hoped, rows=min(whole.rows, half))]
 
     def decided(self, base: Plan, menu: Sequence[Plan], values: Values) -> None:
@@ -145,6 +155,10 @@ class RequestPolicy:
     def owner(self, place: int) -> str | None:
         return None if place == PLAIN else self.ways[place].owner
 
+    def label(self, place: int) -> str:
+        """Names a way."""
+        return PLAIN_LABEL if place == PLAIN else self.ways[place].label
+
     def forgone(self, place: int) -> float:
         """Tokens that the best plan of another drafter than this way's was worth more than none."""
         return max(0.0, self.rival if self.owner(place) == self.owner(self.base.place) else self.value)
@@ -154,9 +168,8 @@ class RequestPolicy:
         if place == PLAIN:
             return NOTHING
         way = self.ways[place]
-        acceptance = self.depths[way.kind]
-        rows = round(self.usual_rows(place))
-        gain = acceptance.expected[depth]
+        acceptance, usual = self.depths[way.kind], self.usual_rows(place)
+        rows, gain = round(usual), min(acceptance.expected[depth], usual)
         if not hopeful:
             return Plan(way.label, gain, gain, rows, place, 0.0, self.fixed)
         hoped, urgency = acceptance.hoped(depth, self.steps), acceptance.urgency(self.steps)
@@ -176,9 +189,14 @@ class RequestPolicy:
         return (self.temperature_class, self.crowd, way.label)
 
     @property
+    def drafts(self) -> bool:
+        """Whether a draft is made or looked for until the next decision."""
+        return self.base.place != PLAIN or bool(self.standing)
+
+    @property
     def watches(self) -> bool:
         """Whether it matters how sure the target is."""
-        return self.deepest > 0 and not self.fixed
+        return self.deepest > 0 and not self.fixed and self.crowd < MANY_CLASS
 
     def saw_sureness(self, share: float) -> None:
         """The target gave its likeliest next token so large a share."""
@@ -194,7 +212,10 @@ class RequestPolicy:
     def move(self, level: int, crowd: int) -> None:
         """The text, or how many requests are served, is of this class now."""
         if (level, crowd) != (self.level, self.crowd):
-            self.level, self.crowd = level, crowd
+            if crowd != self.crowd:
+                self.crowd, self.standing = crowd, None
+                self.sort_ways()
+            self.level = level
             for kind, acceptance in self.depths.items():
                 acceptance.move(self.like(kind))
             self.plans = {}
@@ -220,20 +241,29 @@ class RequestPolicy:
         self.standing = [place for place in instant if self.worth_of(place) > prices.get(self.ways[place].label, 0.0)]
 
     def worth_of(self, place: int) -> float:
-        usual = self.past.worths.get((self.temperature_class, self.crowd, self.ways[place].kind), 1.0)
-        return self.worth.get(place, usual)
+        return self.worth.get(place, self.usual_worth(place))
+
+    def usual_worth(self, place: int) -> float:
+        """Tokens that asking a way has lately been worth to requests of the kind."""
+        return self.past.worths.get((self.temperature_class, self.crowd, self.ways[place].kind), UNASKED)
+
+    def leaves(self, place: int) -> None:
+        """A way is not asked: what it was worth is believed a little less."""
+        kind = (self.temperature_class, self.crowd, self.ways[place].kind)
+        self.past.worths[kind] = followed(self.usual_worth(place), UNASKED, PAST_FORGET)
 
     def usual_gain(self, place: int) -> float:
         """Accepted tokens that an instant way lately expected of its drafts."""
         return self.gains.get(place, inf)
 
-    def saw_worth(self, place: int, gain: float, tokens: float) -> None:
+    def saw_worth(self, place: int, gain: float, tokens: float, times: int = 1) -> None:
         """An instant way was asked, and its draft, expected to bring `gain` accepted tokens, was worth so many tokens
-        more than the best other plan."""
+        more than the best other plan; as often as it stands for."""
         kind = (self.temperature_class, self.crowd, self.ways[place].kind)
         self.gains[place] = followed(self.gains.get(place), gain, ASK_FOLLOW)
         self.worth[place] = followed(self.worth_of(place), tokens, ASK_FOLLOW)
-        self.past.worths[kind] = followed(self.past.worths.get(kind, 1.0), tokens, PAST_FOLLOW)
+        weight = 1.0 - (1.0 - PAST_FOLLOW) ** times
+        self.past.worths[kind] = followed(self.past.worths.get(kind, UNASKED), tokens, weight)
         self.asked[place] = self.steps
 
     def path_rates(self, place: int, tree: DraftTree) -> list[float]:
@@ -267,7 +297,11 @@ class RequestPolicy:
         """
         way = self.ways[place]
         self.depths[way.kind].learn(min(depth, way.depth), len(path), step, further)
-        self.rows[place] = followed(self.rows.get(place), len(drafted), ROWS_FOLLOW)
+        self.learn_rows(place, len(drafted))
+
+    def learn_rows(self, place: int, count: int) -> None:
+        """A draft of way `place` had so many nodes that count."""
+        self.rows[place] = followed(self.rows.get(place), count, ROWS_FOLLOW)
         self.taught[place] = self.taught.get(place, 0) + 1
 
     def taken_in(self) -> None:

@@ -15,10 +15,11 @@ Pair = tuple[Work, RequestPolicy]
 
 
 class Account(NamedTuple):
-    """Steps and tokens of a request that nobody drafts for."""
+    """Steps and tokens of a request."""
 
     known: RequestPolicy
     statistics: SpeculationStatistics
+    place: int
     steps: int
     tokens: int
 
@@ -36,39 +37,45 @@ class Routine:
         places: The way of each request, by what is known of it; `PLAIN` for none.
         least: Fewest of them that it is good for.
         crowd: Class of how many requests there are.
-        label: The call that all ways need, which stop by themselves; none where nobody is drafted for.
-        accounts: What those that nobody drafts for had written when it was last counted; none while it is not.
+        anybody: Whether it is good for others, too: nobody is drafted for.
+        drafts: Whether anybody is drafted for: by ways that stop by themselves.
+        accounts: What all had written when it was last counted; none while it is not.
         seconds: Of steps of which nothing else was noted.
     """
 
     places: dict[RequestPolicy, int]
     least: int
     crowd: int
-    label: str | None
+    drafts: bool
+    anybody: bool = False
     accounts: list[Account] | None = None
     seconds: float = 0.0
 
     def serves(self, deciding: Sequence[Pair], crowd: int) -> bool:
+        """Whether it is good for these requests; who is at the end of a prompt is not drafted for."""
+        if self.anybody:
+            return crowd == self.crowd and not any([its.fixed for _, its in deciding])
         places = self.places
-        return crowd == self.crowd and len(deciding) >= self.least and all([its in places for _, its in deciding])
+        alike = (crowd == 0) == (self.crowd == 0) and len(deciding) >= self.least
+        return alike and all([its in places or work.chunk > 1 for work, its in deciding])
 
     def seats(self, deciding: Sequence[Pair]) -> list[Seat]:
         """Those who are drafted for, at their places."""
-        if self.label is None:
+        if not self.drafts:
             return []
         seats, places = [], self.places
         for work, its in deciding:
-            place = places[its]
+            place = places.get(its, PLAIN)
             if place != PLAIN:
-                work.growth = its.growth[place]
                 seats.append(Seat(work, its, depth_of(work), place, its.steps))
         return seats
 
     def open(self, deciding: Sequence[Pair]) -> None:
         """Count from here on."""
         if self.accounts is None:
-            plain = [(its, work.running.request.statistics) for work, its in deciding if self.places[its] == PLAIN]
-            self.accounts = [Account(its, seen, seen.rounds, seen.committed) for its, seen in plain]
+            seen = [(its, work.running.request.statistics) for work, its in deciding]
+            places = self.places
+            self.accounts = [Account(its, own, places.get(its, PLAIN), own.rounds, own.committed) for its, own in seen]
 
     def closed(self) -> list[Account]:
         """What has been written since it was counted last."""
@@ -76,16 +83,13 @@ class Routine:
         return [account.since() for account in accounts]
 
 
-def routine_of(seats: Sequence[Seat], least: int, crowd: int, room: int) -> Routine | None:
-    """How to go on as in the last decision, for `least` requests or more, where that takes no thought and no more than
-    `room` draft nodes; else none."""
+def routine_of(seats: Sequence[Seat], least: int, crowd: int, room: int, *, anybody: bool = False) -> Routine | None:
+    """How to go on as in the last decision, for `least` requests or more, or for `anybody`, where that takes no thought
+    and no more than `room` draft nodes; else none."""
     drafted = [seat for seat in seats if seat.known.base.place != PLAIN]
     if any([seat.known.fixed or seat.known.standing for seat in seats]):
         return None
     ways = [seat.known.ways[seat.known.base.place] for seat in drafted]
-    if not all([seat.ready and way.stops for seat, way in zip(drafted, ways, strict=True)]):
+    if not all([way.stops for way in ways]) or sum([way.nodes for way in ways]) > room:
         return None
-    if len({way.label for way in ways}) > 1 or sum([way.nodes for way in ways]) > room:
-        return None
-    places = {seat.known: seat.known.base.place for seat in seats}
-    return Routine(places, least, crowd, ways[0].label if ways else None)
+    return Routine({seat.known: seat.known.base.place for seat in seats}, least, crowd, bool(ways), anybody)

@@ -6,11 +6,14 @@ from dataclasses import dataclass, field
 
 from foredraft.core.draft_tree import ROOT, DraftTree
 from foredraft.core.request import Request
+from foredraft.drafters.growth import Growth
 from foredraft.engine.policy.allocation import NOTHING, PLAIN, Plan, Values
+from foredraft.engine.policy.live_costs import LiveCosts
 from foredraft.engine.policy.request_policy import RequestPolicy
 from foredraft.engine.running import Work
 
 CROWD_EDGES = (1, 7)  # requests
+CUTTING = 1.5e-4  # seconds that a draft takes which has to be weighed and cut in every step: it goes by no routine
 
 
 @dataclass(slots=True)
@@ -80,12 +83,6 @@ class Seat:
         """Whether it had nothing to choose from yet, or the target has not yet shown how sure it is of the text."""
         return self.work.chunk > 1 or self.step == 0
 
-    @property
-    def ready(self) -> bool:
-        """Whether the drafter of what was decided has read the text, and it was said where its drafts end."""
-        known, place = self.known, self.known.base.place
-        return known.owner(place) in known.called and place in known.growth
-
     def unread(self, owner: str) -> int:
         """Positions of the text that a drafter reads for its first draft."""
         return 0 if owner in self.known.called else len(self.work.running.request.tokens)
@@ -104,12 +101,16 @@ class Seat:
         return [self.with_toll(plan, reading) for plan in self.known.menu(self.depth, hopeful=hopeful)]
 
     def with_toll(self, plan: Plan, reading: Callable[[str, int], float]) -> Plan:
-        """The plan with what its drafter's first reading of the text comes to in each of the steps that remain."""
+        """The plan with what cutting its drafts takes, and with what its drafter's first reading of the text comes to
+        in each of the steps that remain."""
         owner, request = self.known.owner(plan.place), self.work.running.request
-        if owner is None or owner in self.known.called:
+        if owner is None:
             return plan
+        cutting = 0.0 if self.known.ways[plan.place].stops else CUTTING
+        if owner in self.known.called:
+            return plan._replace(toll=cutting) if cutting else plan
         seconds = reading(owner, len(request.tokens))
-        return plan._replace(reading=seconds, toll=seconds * (1.0 + plan.gain) / request.remaining)
+        return plan._replace(reading=seconds, toll=cutting + seconds * (1.0 + plan.gain) / request.remaining)
 
     def asks(self, place: int, price: float) -> bool:
         """Whether to ask an instant way whose call costs as much as `price` tokens."""
@@ -122,6 +123,33 @@ class Seat:
     def offer(self, tree: DraftTree) -> None:
         """The draft by the way chosen is there."""
         self.offers[self.place] = Offer(tree, self.known.path_rates(self.place, tree), list(range(len(tree))))
+
+    def limit(self, costs: LiveCosts, values: Values, requests: int) -> None:
+        """Say what another token of the draft costs, which is made together with those of so many requests."""
+        known, place = self.known, self.place
+        if place not in known.growth:
+            way = known.ways[place]
+            seconds = costs.another_token(way, *known.lengths[way.kind], requests)
+            row, run = values.another_row(known.usual_rows(place)), values.rate * seconds
+            known.growth[place] = Growth(known.candour(place), row, run)
+        self.work.growth = known.growth[place]
+
+    def take(self, plan: Plan, menu: Sequence[Plan], values: Values) -> None:
+        """From now on this is its plan, or to ask where that is worth more; of a `menu` of so many `values`."""
+        self.known.decided(self.at_least_asking(plan, values), menu, values)
+
+    def at_least_asking(self, plan: Plan, values: Values) -> Plan:
+        """The plan chosen, or to ask a way whose call is shared by all and who leaves out what is not worth its row,
+        where such calls have been worth their time, and more than the plan."""
+        known = self.known
+        for place in known.asked_by_all if self.work.chunk == 1 else ():
+            worth, label = known.usual_worth(place), known.ways[place].label
+            if worth <= values.share(label, values.requests):
+                known.leaves(place)
+            elif plan.place == PLAIN or worth > values.of(plan):
+                rows = known.usual_rows(place)
+                return Plan(label, min(worth, rows), min(worth, rows), round(rows), place)
+        return plan
 
     @property
     def expected(self) -> float:
@@ -145,17 +173,21 @@ class Seat:
         called = instant if values.beside_call(instant) > values.beside_call(base) else base
         return apart, called, instant
 
-    def learn(self, row_price: float, *, teaches: bool) -> None:
+    def learn(self, row_price: float, *, teaches: bool, stands_for: int = 1) -> None:
         """Note what the draft has brought, each row of it at the cost of so many tokens; what its drafter said of it is
-        checked where the step `teaches`."""
+        checked where the step `teaches`. It `stands_for` so many steps alike."""
         if self.place == PLAIN:
             return
         known, tree, path = self.known, self.work.tree, self.work.path
         if teaches:
             known.check(self.place, tree, path)
-        if not known.ways[self.place].instant:
+        if self.place in known.asked_by_all:
+            known.saw_worth(self.place, len(path), len(path) - row_price * len(tree), stands_for)
+            known.learn_rows(self.place, len(tree))
+        elif self.place not in known.instant:
             self.learn_of_draft()
-        known.charge(self.place, row_price * len(tree) - len(path) + known.forgone(self.place))
+        lost = row_price * len(tree) - len(path) + known.forgone(self.place)
+        known.charge(self.place, stands_for * lost)
 
     def learn_of_draft(self) -> None:
         """Note what became of the draft by the way chosen, one that is not instant.

@@ -10,6 +10,7 @@ FIRST = 3  # requests of a kind that keep a drafter ready before it is judged
 FIRST_BESIDE = 12  # the same beside others, of one whom nothing has to be kept for
 EVERY, SELDOM = 8, 64  # one of so many requests tries one of no use again, ever fewer while it stays so
 LEAST_STEPS = 8  # of a request, for it to say anything
+TOGETHER = (1, 3, 8)  # requests that end as one, by crowd
 FOLLOW = 0.3  # weight of a new request
 FOLLOW_TRY = 0.6  # and of one that tries again what was of no use: it may have been the machine
 
@@ -46,8 +47,8 @@ class Use:
         """Whether nothing has to be kept for it, beside others."""
         return self.first == FIRST_BESIDE
 
-    def follow(self, saved: float) -> None:
-        weight = FOLLOW_TRY if self.worthless else FOLLOW
+    def follow(self, saved: float, crowd: int) -> None:
+        weight = (FOLLOW_TRY if self.worthless else FOLLOW) / TOGETHER[crowd]
         self.requests += 1
         self.saved += (saved - self.saved) * max(weight, 1.0 / self.requests)
         self.patience = self.patience if self.worthless else EVERY
@@ -104,7 +105,7 @@ class Usefulness:
         for owner, plain_steps in saved.items():
             use = self.of(kind, owner)
             if plain_steps or not use.free:
-                use.follow(plain_steps / steps)
+                use.follow(plain_steps / steps, kind[1])
 
 
 def no_harder(kind: Kind, other: Kind) -> bool:

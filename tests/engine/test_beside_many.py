@@ -1,0 +1,168 @@
+"""How the policy goes about many requests: it looks at little, decides seldom, and asks all of them or none."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from foredraft.core.draft_tree import DraftTree
+from foredraft.core.outcome import Verdict
+from foredraft.drafters.growth import Growth
+from foredraft.engine.policy.acceptance import Past
+from foredraft.engine.policy.allocation import NOTHING, PLAIN, Plan, Values
+from foredraft.engine.policy.decision import VAIN, Decider, StepPrices
+from foredraft.engine.policy.holding import WORTH_DECIDING, waits
+from foredraft.engine.policy.live_costs import LiveCosts
+from foredraft.engine.policy.policy import Policy
+from foredraft.engine.policy.request_policy import UNASKED, RequestPolicy
+from foredraft.engine.policy.seat import Seat
+from foredraft.engine.step_costs import DraftCost, ForwardCost, StepCosts
+from foredraft.engine.way import Way
+
+SUFFIX = Way("suffix 16", "suffix", "suffix", 16, 16, instant=True, stops=True)
+LOOKUP = Way("lookup 4", "lookup", "lookup", 4, 4, instant=True)
+MODEL = Way("model 4", "model", "model", 4, 4, stops=True)
+ALONE, FEW, MANY = range(3)  # classes of how many requests there are
+
+
+def costs() -> LiveCosts:
+    """A plain step of many takes a second, a call of the model a tenth, one for suffix drafts a hundredth."""
+    drafts = {MODEL.label: (DraftCost(requests=1, seconds=0.1),), SUFFIX.label: (DraftCost(requests=1, seconds=0.01),)}
+    return LiveCosts(StepCosts(forwards=(ForwardCost(rows=1, requests=1, context=0, seconds=1.0),), drafts=drafts))
+
+
+def seat(crowd: int = MANY, *, past: Past | None = None, chunk: int = 1, remaining: int = 20) -> Seat:
+    known = RequestPolicy([MODEL, SUFFIX, LOOKUP], past or Past(), 0, crowd)
+    request = SimpleNamespace(remaining=remaining, tokens=[1] * 10)
+    work = SimpleNamespace(running=SimpleNamespace(request=request), chunk=chunk, growth=None)
+    return Seat(work, known, remaining - 1, step=5)
+
+
+def values(seats: list[Seat]) -> Values:
+    live = costs()
+    live.light[SUFFIX.label] = True
+    prices = StepPrices(live, base_rows=len(seats), requests=len(seats), context=0.0, sampled=False)
+    return Values([NOTHING] * len(seats), len(seats) / 1.0, prices)
+
+
+def test_beside_many_those_that_trim_themselves_are_neither_looked_at_nor_weighed():
+    known = RequestPolicy([MODEL, SUFFIX, LOOKUP], Past(), 0, ALONE)
+    assert (known.slow, known.instant, known.asked_by_all) == ([0], [1, 2], [])
+    assert known.watches
+    known.move(known.level, FEW)
+    assert (known.slow, known.instant, known.asked_by_all) == ([0], [1, 2], [])
+    known.move(known.level, MANY)
+    assert (known.slow, known.instant, known.asked_by_all) == ([0], [2], [1])
+    assert not known.watches  # nor are logits
+
+
+def test_all_are_asked_where_that_has_been_worth_its_time_and_none_where_it_was_not():
+    past = Past()
+    seats = [seat(past=past) for _ in range(8)]
+    found = [its.at_least_asking(NOTHING, values(seats)) for its in seats]
+    assert {plan.label for plan in found} == {SUFFIX.label}  # nobody knows any better yet
+    better = Plan(MODEL.label, 9.0, 9.0, 1, 0)
+    assert seats[0].at_least_asking(better, values(seats)) is better
+    assert seat(chunk=3, past=past).at_least_asking(NOTHING, values(seats)) is NOTHING  # the end of a prompt
+    for its in seats:
+        its.known.saw_worth(1, 0.0, -0.5, times=12)
+    assert {its.at_least_asking(NOTHING, values(seats)) for its in seats} == {NOTHING}
+
+
+def test_hope_of_what_is_not_asked_comes_back():
+    past = Past()
+    known = seat(past=past).known
+    known.saw_worth(1, 0.0, -1.0, times=1000)
+    low = known.usual_worth(1)
+    for _ in range(1500):
+        known.leaves(1)
+    assert low < 0.0 < known.usual_worth(1) < UNASKED
+
+
+def test_what_asking_has_brought_is_learned_from_what_was_accepted():
+    one = seat()
+    one.place, before = 1, one.known.usual_worth(1)
+    one.work.tree = DraftTree(tokens=[1, 2], parents=[-1, 0], drafters=["suffix"] * 2, chances=[0.9, 0.8])
+    one.work.path = [0, 1]
+    one.learn(0.25, teaches=True, stands_for=12)
+    assert before < one.known.usual_worth(1) < 1.5  # two tokens for rows worth half a token
+    assert one.known.rows[1] == 2
+    assert one.known.saved[SUFFIX.owner] == pytest.approx(12 * 1.5)
+    one.work.path = []
+    one.learn(0.25, teaches=True, stands_for=1000)
+    assert one.known.usual_worth(1) == pytest.approx(-0.5, abs=0.01)
+
+
+def test_a_plan_brings_no_more_than_its_usual_nodes():
+    known = seat(FEW).known
+    known.rows[0] = 0.25
+    assert known.plan(0, 4).gain == 0.25 and known.plan(0, 4).rows == 0
+
+
+def test_several_wait_for_those_at_the_ends_of_their_prompts_and_for_the_end():
+    def pairs(*seats: Seat) -> list:
+        return [(its.work, its.known) for its in seats]
+
+    assert not waits(pairs(seat(chunk=5)))  # alone there may be an instant draft
+    assert waits(pairs(seat(), seat(), seat(chunk=5)))
+    assert not waits(pairs(*[seat() for _ in range(8)], seat(chunk=5)))
+    last = [seat(remaining=WORTH_DECIDING - 1) for _ in range(2)]
+    assert waits(pairs(*last)) and not waits(pairs(*last, seat()))
+    fixed = seat(chunk=5)
+    fixed.known.fixed = True
+    assert not waits(pairs(seat(), fixed))  # it is drafted for whatever others do
+
+
+def test_who_comes_takes_part_in_the_last_decision():
+    policy = Policy(draft_rows=64)
+    policy.costs, seats = costs(), [seat(FEW) for _ in range(4)]
+    policy.values, policy.seats = values(seats), seats
+    policy.held = {its.known for its in seats[:3]}
+    seats[3].known.depths["model"].learn(4, 4, 1)
+    policy.admit()
+    assert seats[3].known.base.label == MODEL.label and seats[3].known in policy.held
+    assert seats[0].known.base is NOTHING  # it was decided about
+
+
+def test_after_many_decisions_to_draft_nothing_the_next_one_is_for_anybody():
+    decider = Decider()
+    found = [decider.in_vain(MANY, drafts) for drafts in [False] * VAIN + [True] + [False] * VAIN]
+    assert found == [False] * (VAIN - 1) + [True] + [False] * VAIN + [True]
+    assert not any(decider.in_vain(ALONE, False) for _ in range(2 * VAIN))
+
+
+def test_what_a_step_takes_longer_after_a_networks_call_is_a_cost_of_the_call():
+    live = costs()
+    live.light[SUFFIX.label] = True
+    for _ in range(40):
+        live.saw_step(4, 4, 0, False, 1.0)
+        live.saw_step(16, 4, 0, False, 1.2)
+    for _ in range(200):
+        live.saw_step(16, 4, 0, False, 1.6, called=True)
+    prices = StepPrices(live, base_rows=4, requests=4, context=0.0, sampled=False)
+    assert prices.step(12) == pytest.approx(1.2, rel=0.05) and prices.step(0) == pytest.approx(1.0, rel=0.05)
+    assert prices.draft(MODEL.label, 4) == pytest.approx(live.draft_seconds(MODEL.label, 4) + 0.4, rel=0.1)
+    assert prices.draft(SUFFIX.label, 4) == live.draft_seconds(SUFFIX.label, 4)
+    other = StepPrices(live, base_rows=1, requests=1, context=0.0, sampled=False)
+    assert other.aftermath == 0.0  # nobody has seen one of its size
+
+
+def test_steps_after_a_decision_say_nothing_of_costs(monkeypatch: pytest.MonkeyPatch):
+    policy, seen = Policy(draft_rows=8), []
+    policy.costs = costs()
+    monkeypatch.setattr(LiveCosts, "saw_step", lambda self, *size, **named: seen.append(size))
+    table = [0] * 9
+    request = SimpleNamespace(statistics=None)
+    running = SimpleNamespace(table=table, request=request, sampler=SimpleNamespace(plain_greedy=True))
+    work = SimpleNamespace(running=running, tree=DraftTree(), chunk=1, verdict=Verdict([], 1))
+    policy.prices = values([seat(), seat()]).prices
+    for policy.held_steps in range(5):
+        lesson = policy.note([], [work] * 2, [request.statistics] * 2, 0.1, 1.0)
+        policy.learn_of_step(lesson)
+    assert len(seen) == 2  # the second and the fourth after it
+
+
+def test_a_growth_says_what_a_path_must_be_worth_to_a_drafter_that_trims_itself():
+    assert Growth().least == 0.0
+    assert Growth(1.0, row=0.3).least == pytest.approx(0.3)
+    modest = Growth(0.5, row=0.3)
+    assert modest.least == pytest.approx(0.09) and Plan("a", 0.0, 0.0, 0, PLAIN).place == PLAIN
