@@ -84,13 +84,15 @@ def test_a_routine_of_nothing_is_for_anybody_that_leaves_a_choice():
 
 def test_accounts_hold_what_was_written_since_they_were_opened():
     plain = seat(drafted=False)
-    routine, pairs = Routine({plain.known: PLAIN}, 1, 0, None), [(plain.work, plain.known)]
+    routine, pairs = Routine({plain.known: PLAIN}, 1, 0, drafts=False), [(plain.work, plain.known)]
     statistics = plain.work.running.request.statistics
     statistics.rounds, statistics.committed = 5, 6
     routine.open(pairs)
     statistics.rounds, statistics.committed = 8, 9
     routine.open(pairs)  # they are
+    assert routine.counts(pairs) and not routine.counts([*pairs, (seat().work, seat().known)])
     [account] = routine.closed()
+    assert not routine.counts(pairs)
     assert (account.known, account.steps, account.tokens) == (plain.known, 3, 3)
     assert routine.closed() == []
 

@@ -165,10 +165,10 @@ class Policy:
     def go_on(self, pool: SlotPool, *, steady: bool) -> None:
         """Draft by routine; a step in which prompts are read, too, is not `steady`, and is counted apart."""
         routine, self.by_routine = self.routine, steady
+        if not (steady and routine.counts(self.deciding)):
+            self.settle()
         if steady:
             routine.open(self.deciding)
-        else:
-            self.settle()
         seats = self.seats = routine.seats(self.deciding)
         if not seats:
             return

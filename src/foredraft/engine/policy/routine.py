@@ -70,6 +70,10 @@ class Routine:
                 seats.append(Seat(work, its, depth_of(work), place, its.steps))
         return seats
 
+    def counts(self, deciding: Sequence[Pair]) -> bool:
+        """Whether these are counted, and nobody else: who comes with its whole text in the cache reads no prompt."""
+        return self.accounts is not None and [its.known for its in self.accounts] == [its for _, its in deciding]
+
     def open(self, deciding: Sequence[Pair]) -> None:
         """Count from here on."""
         if self.accounts is None:
