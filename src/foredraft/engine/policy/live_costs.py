@@ -124,7 +124,7 @@ class LiveCosts:
 
     def step_seconds(self, rows: int, requests: int, context: float, sampled: bool) -> float:
         """A step of `rows` packed rows, of `requests` with so many committed positions each on average."""
-        sort = DRAFTED if rows > requests else PLAIN
+        sort = sort_of(rows, requests)
         return self.table.forward_seconds(rows, requests, context) * self.factor(rows, requests, sampled, sort)
 
     def aftermath(self, requests: int, context: float, sampled: bool) -> float:
@@ -254,7 +254,7 @@ def rough_costs(statistics: SpeculationStatistics) -> StepCosts:
     return StepCosts(forwards=(ForwardCost(rows=1, requests=1, context=0, seconds=seconds),), drafts={})
 
 
-def sort_of(rows: int, requests: int, called: bool) -> int:
+def sort_of(rows: int, requests: int, called: bool = False) -> int:
     """The sort of a step, `called` where it came after a network's call."""
     return CALLED if called else DRAFTED if rows > requests else PLAIN
 

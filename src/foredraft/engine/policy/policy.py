@@ -319,7 +319,8 @@ class Policy:
         drafts = []
         for label, orders in labels.items():
             group = [seat for seat, _ in orders]
-            self.limit(group)
+            for seat in group:
+                seat.limit(self.costs, self.values, len(group))
             start = self.clock()
             drafts += self.proposed(group)
             self.saw_draft(label, group, self.clock() - start)
@@ -328,16 +329,12 @@ class Policy:
         order = {id(seat): i for i, seat in enumerate(seats)}
         return sorted(drafts, key=lambda pair: order[id(pair[0])])
 
-    def limit(self, group: Sequence[Seat]) -> None:
-        """Say what another token of a draft costs, to draft and to verify; until the next decision."""
-        for seat in group:
-            seat.limit(self.costs, self.values, len(group))
-
     def saw_draft(self, label: str, group: Sequence[Seat], seconds: float) -> None:
         """A drafter's first draft for a request reads the whole text so far: that says nothing of the next ones."""
-        owner = group[0].known.ways[group[0].place].owner
+        way = group[0].known.ways[group[0].place]
+        owner = way.owner
         self.called += seconds
-        self.networked |= label not in self.costs.light
+        self.networked |= not way.instant
         if all(owner in seat.known.called for seat in group):
             self.calls.append(Call(label, [(seat.known, seat.place) for seat in group], seconds))
             return

@@ -245,12 +245,15 @@ class RequestPolicy:
 
     def usual_worth(self, place: int) -> float:
         """Tokens that asking a way has lately been worth to requests of the kind."""
-        return self.past.worths.get((self.temperature_class, self.crowd, self.ways[place].kind), UNASKED)
+        return self.past.worths.get(self.asking(place), UNASKED)
 
     def leaves(self, place: int) -> None:
         """A way is not asked: what it was worth is believed a little less."""
-        kind = (self.temperature_class, self.crowd, self.ways[place].kind)
-        self.past.worths[kind] = followed(self.usual_worth(place), UNASKED, PAST_FORGET)
+        self.past.worths[self.asking(place)] = followed(self.usual_worth(place), UNASKED, PAST_FORGET)
+
+    def asking(self, place: int) -> tuple:
+        """Whose asking a way was worth as much as this request's."""
+        return (self.temperature_class, self.crowd, self.ways[place].kind)
 
     def usual_gain(self, place: int) -> float:
         """Accepted tokens that an instant way lately expected of its drafts."""
@@ -259,11 +262,10 @@ class RequestPolicy:
     def saw_worth(self, place: int, gain: float, tokens: float, times: int = 1) -> None:
         """An instant way was asked, and its draft, expected to bring `gain` accepted tokens, was worth so many tokens
         more than the best other plan; as often as it stands for."""
-        kind = (self.temperature_class, self.crowd, self.ways[place].kind)
         self.gains[place] = followed(self.gains.get(place), gain, ASK_FOLLOW)
         self.worth[place] = followed(self.worth_of(place), tokens, ASK_FOLLOW)
         weight = 1.0 - (1.0 - PAST_FOLLOW) ** times
-        self.past.worths[kind] = followed(self.past.worths.get(kind, UNASKED), tokens, weight)
+        self.past.worths[self.asking(place)] = followed(self.usual_worth(place), tokens, weight)
         self.asked[place] = self.steps
 
     def path_rates(self, place: int, tree: DraftTree) -> list[float]:

@@ -125,7 +125,8 @@ class Seat:
         self.offers[self.place] = Offer(tree, self.known.path_rates(self.place, tree), list(range(len(tree))))
 
     def limit(self, costs: LiveCosts, values: Values, requests: int) -> None:
-        """Say what another token of the draft costs, which is made together with those of so many requests."""
+        """Say what another token of the draft costs, to draft together with those of so many requests and to verify;
+        until the next decision."""
         known, place = self.known, self.place
         if place not in known.growth:
             way = known.ways[place]
