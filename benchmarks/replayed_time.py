@@ -215,13 +215,14 @@ class ReplayedPolicy(Policy):
         start, called = perf_counter(), self.time.called
         super().draft(batch, pool)
         seconds = perf_counter() - start - (self.time.called - called)
-        choice = "none" if self.prices is None else "held" if self.held_steps else "decided"
+        standing = self.standing
+        choice = "none" if standing.prices is None else "held" if standing.steps else "decided"
         self.time.took_choice(f"{choice}, {drafted(batch)}", len(batch), seconds)
 
     def learn(self, batch: list[Work], *, draft: float, rest: float) -> None:
         start = perf_counter()
         super().learn(batch, draft=draft, rest=rest)
-        kind = "not learned" if self.prices is None else "learned"
+        kind = "not learned" if self.standing.prices is None else "learned"
         self.time.took_choice(f"{kind}, {drafted(batch)}", len(batch), perf_counter() - start)
 
 

@@ -56,7 +56,7 @@ class Grower {
         draft.frontier.clear();
         if (fresh == int(nodes.size()) || nodes[fresh].depth >= draft.depth) return;
         for (int node = fresh; node < int(nodes.size()); node++)
-            if (draft.worth_of(node) >= 0 && !draft.ends_at(node)) draft.frontier.push_back(node);
+            if (draft.worth_behind(node) >= 0 && !draft.ends_at(node)) draft.frontier.push_back(node);
         std::stable_sort(draft.frontier.begin(), draft.frontier.end(),
                          [&](int a, int b) { return nodes[a].score > nodes[b].score; });
         if (int(draft.frontier.size()) > draft.width) draft.frontier.resize(draft.width);
@@ -144,6 +144,7 @@ void check_draft(const Draft &draft) {
     require(draft.divisor > 0, "a divisor must be above 0");
     require(draft.least <= 0, "a log-chance is not above 0");
     require(draft.candour > 0 && draft.row >= 0 && draft.run >= 0, "rows and runs cost no less than nothing");
+    require(draft.onward > 0 && draft.onward <= 1, "how likely another token is accepted is a chance above 0");
 }
 
 // The rows of all drafts, level by level.
@@ -230,7 +231,7 @@ class Levels {
     void stop() {
         double worth = 0, cost = 0;
         for (const Draft *draft : going_) {
-            for (int node : draft->frontier) worth += draft->worth_of(node);
+            for (int node : draft->frontier) worth += draft->worth_behind(node);
             cost = std::max(cost, draft->run);
         }
         if (worth < cost)

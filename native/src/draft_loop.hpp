@@ -32,7 +32,8 @@ struct Draft {
     float divisor;                      // of the logits: the temperature
     std::vector<std::int64_t> keys;     // of the noise at each depth; empty for the likeliest tokens
     double least;                       // log-chance below which a token is the last of its chain
-    double candour, row, run;           // what going on is worth and costs, in tokens: `worth_of` and `Levels::stop`
+    double candour, row, run;           // what nodes are worth and cost, in tokens: `worth_of` and `Levels::stop`
+    double onward;                      // how likely a token behind one that is accepted is accepted, too
 
     std::vector<Drafted> nodes;  // all that was drafted, parents before children
     std::vector<int> frontier;   // nodes to run next
@@ -41,8 +42,11 @@ struct Draft {
     std::int64_t begun() const { return context + std::int64_t(pending.size()); }
     std::int64_t slot(std::int64_t position) const { return list ? list[position] : first + position; }
     bool ends_at(int node) const { return width == 1 && nodes[node].gain < least; }
-    // A row behind a node: the chance that it counts, a stated one to the power of `candour`, less what a row costs.
-    double worth_of(int node) const { return std::exp(candour * nodes[node].score) - row; }
+    // How likely a node's path is accepted: a stated chance to the power of `candour`.
+    double chance_of(int node) const { return std::exp(candour * nodes[node].score); }
+    // What its row is worth, and that of a node behind it.
+    double worth_of(int node) const { return chance_of(node) - row; }
+    double worth_behind(int node) const { return onward * chance_of(node) - row; }
     std::vector<int> kept() const;  // the nodes of the highest scores, rising: each with its parent
 };
 

@@ -65,14 +65,14 @@ class Growing:
 
     def goes_on(self, node: int) -> bool:
         sure = self.order.width > 1 or self.gains[node] >= self.order.least
-        return sure and self.worth_of(node) >= 0
+        return sure and self.worth_behind(node) >= 0
 
-    def worth_of(self, node: int) -> float:
-        return exp(self.order.candour * self.score(node)) - self.order.row
+    def worth_behind(self, node: int) -> float:
+        return self.order.onward * exp(self.order.candour * self.score(node)) - self.order.row
 
     @property
     def worth(self) -> float:
-        return sum(map(self.worth_of, self.frontier))
+        return sum(map(self.worth_behind, self.frontier))
 
     def run_frontier(self) -> None:
         for node in self.frontier:

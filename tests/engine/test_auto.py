@@ -184,7 +184,7 @@ def test_what_steps_teach_waits_for_a_decision_and_holds_nothing_large(steady: E
 def test_a_decision_made_before_the_target_has_shown_anything_does_not_stand(steady: Engine):
     """Where the cache has all of a prompt but its last token, the first step may draft; it knows nothing of it."""
     steady.generate(PROMPTS, GREEDY, AUTO)  # the prompts are cached from now on
-    stands = [steady.policy.hold_steps for _ in steady.stream(PROMPTS, replace(SEEDED, max_new_tokens=8), AUTO)]
+    stands = [steady.policy.standing.most for _ in steady.stream(PROMPTS, replace(SEEDED, max_new_tokens=8), AUTO)]
     assert stands[0] == 0
 
 

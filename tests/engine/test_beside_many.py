@@ -115,11 +115,11 @@ def test_several_wait_for_those_at_the_ends_of_their_prompts_and_for_the_end():
 def test_who_comes_takes_part_in_the_last_decision():
     policy = Policy(draft_rows=64)
     policy.costs, seats = costs(), [seat(FEW) for _ in range(4)]
-    policy.values, policy.seats = values(seats), seats
-    policy.held = {its.known for its in seats[:3]}
+    policy.standing.values, policy.seats = values(seats), seats
+    policy.standing.held = {its.known for its in seats[:3]}
     seats[3].known.depths["model"].learn(4, 4, 1)
     policy.admit()
-    assert seats[3].known.base.label == MODEL.label and seats[3].known in policy.held
+    assert seats[3].known.base.label == MODEL.label and seats[3].known in policy.standing.held
     assert seats[0].known.base is NOTHING  # it was decided about
 
 
@@ -154,11 +154,12 @@ def test_steps_after_a_decision_say_nothing_of_costs(monkeypatch: pytest.MonkeyP
     request = SimpleNamespace(statistics=None)
     running = SimpleNamespace(table=table, request=request, sampler=SimpleNamespace(plain_greedy=True))
     work = SimpleNamespace(running=running, tree=DraftTree(), chunk=1, verdict=Verdict([], 1))
-    policy.prices = values([seat(), seat()]).prices
-    for policy.held_steps in range(5):
+    policy.standing = policy.standings[False]
+    policy.standing.prices, policy.standing.held = values([seat(), seat()]).prices, {1, 2}
+    for policy.standing.steps in range(9):
         lesson = policy.note([], [work] * 2, [request.statistics] * 2, 0.1, 1.0)
         policy.learn_of_step(lesson)
-    assert len(seen) == 2  # the second and the fourth after it
+    assert len(seen) == 2  # the fourth and the eighth after it
 
 
 def test_a_growth_says_what_a_path_must_be_worth_to_a_drafter_that_trims_itself():

@@ -24,6 +24,7 @@ from foredraft.engine.policy.policy import Policy
 from foredraft.engine.policy.request_policy import ASK_LAST, RequestPolicy
 from foredraft.engine.policy.seat import CUTTING, Offer, Seat
 from foredraft.engine.policy.shortlist import shortlist
+from foredraft.engine.policy.standing import Standing
 from foredraft.engine.policy.trimming import best_nodes, path_rates, worthwhile
 from foredraft.engine.policy.usefulness import Usefulness
 from foredraft.engine.running import Option
@@ -40,6 +41,9 @@ class Prices:
 
     def step(self, draft_rows: float) -> float:
         return self.base + 0.1 * max(0, draft_rows - self.flat)
+
+    def more(self, first: int, last: int) -> float:
+        return self.step(last) - self.step(first)
 
     def draft(self, label: str, requests: int) -> float:
         return 0.5 + 0.05 * requests
@@ -86,9 +90,11 @@ def test_a_request_without_a_choice_keeps_its_plan():
 
 
 def test_another_row_costs_what_steps_get_longer_by():
-    assert Values([NOTHING], 2.0, Prices(flat=100)).another_row(3.0) == 0.0
-    assert Values([NOTHING], 2.0, Prices(flat=0)).another_row(3.0) == pytest.approx(2.0 * 0.1)
-    assert Values([NOTHING] * 8, 2.0, Prices(flat=0)).another_row(3.0) == pytest.approx(2.0 * 0.1)
+    assert Values([NOTHING], 2.0, Prices(flat=100)).another_row(3.0, 1) == 0.0
+    assert Values([NOTHING], 2.0, Prices(flat=0)).another_row(3.0, 1) == pytest.approx(2.0 * 0.1)
+    several = Values([NOTHING] * 8, 2.0, Prices(flat=0))
+    assert several.another_row(3.0, 8) == pytest.approx(2.0 * 0.1)
+    assert several.another_row(3.0, 2) == pytest.approx(0.5 * 0.1)  # the other six have ended: a second brings fewer
 
 
 def test_a_first_reading_is_paid_for_over_the_steps_that_remain():
@@ -214,6 +220,32 @@ def test_another_token_of_a_call_costs_what_chains_of_two_lengths_differ_by():
     assert costs.another_token(long, short, long, 1) == pytest.approx(0.05)
 
 
+def test_a_draft_that_ends_early_makes_no_token_cheaper():
+    drafts = {label: (DraftCost(requests=1, seconds=seconds),) for label, seconds in (("a 2", 0.5), ("a 7", 0.75))}
+    costs = LiveCosts(StepCosts(forwards=(ForwardCost(rows=1, requests=1, context=0, seconds=1.0),), drafts=drafts))
+    short, long = (Way(f"a {depth}", "a", "a", depth, depth, stops=True, stepwise=True) for depth in (2, 7))
+    assert [costs.share(long, short, long, 1, depth) * 0.75 for depth in (7, 3, 0)] == pytest.approx([0.75, 0.55, 0.45])
+    for _ in range(50):
+        costs.saw_draft("a 7", 1, 1.1, costs.share(long, short, long, 1, 3))
+    assert costs.draft_seconds("a 7", 1) == pytest.approx(1.1, rel=0.02)  # what such calls take
+    assert costs.another_token(long, short, long, 1) == pytest.approx(0.1, rel=0.02)  # twice as long as measured
+    assert costs.draft_seconds("a 7", 4) < 0.75  # for others they will end early, too
+    at_once = Way("m", "m", "m", 7, 7)
+    assert costs.share(at_once, at_once, at_once, 1, 1) == 1.0  # its network runs but once
+
+
+def test_another_row_behind_a_network_is_priced_by_steps_that_followed_one():
+    forwards = [ForwardCost(rows=rows, requests=4, context=0, seconds=1.0 + rows / 100) for rows in (4, 24)]
+    live = LiveCosts(StepCosts(forwards=tuple(forwards), drafts={}))
+    for _ in range(200):
+        for rows in (4, 8, 16, 20):
+            live.saw_step(rows, 4, 0, False, 1.0 + rows / 100, called=False)
+            live.saw_step(rows, 4, 0, False, 1.2 + rows / 20, called=True)
+    prices = StepPrices(live, base_rows=4, requests=4, context=0.0, sampled=False)
+    assert prices.more(4, 12) == pytest.approx(8 / 20, rel=0.15)
+    assert prices.step(12) - prices.step(4) == pytest.approx(8 / 100, rel=0.3)
+
+
 def test_the_steps_limit_takes_drafts_from_those_who_gain_least():
     big, small = Plan("a", 3.0, 3.0, 6, 0), Plan("a", 0.5, 0.5, 4, 0)
     assert within([big, small], room=10) == [big, small]
@@ -284,11 +316,12 @@ def test_outcomes_taken_in_together_say_what_they_say_one_by_one():
         assert (one.own.tries, one.past.hits) == pytest.approx((other.own.tries, other.past.hits), rel=1e-12)
 
 
-def test_a_request_alone_needs_no_short_draft_of_what_stops_by_itself():
-    ways = [Way(f"{kind} {depth}", kind, kind, depth, depth, stops=kind == "a") for kind in "ab" for depth in (4, 7)]
-    for crowd, places in ((0, [1, 2, 3]), (1, [0, 1, 2, 3])):
-        known = RequestPolicy(ways, Past(), 0, crowd)
-        assert sorted({plan.place for plan in known.menu(7)} - {PLAIN}) == places
+@pytest.mark.parametrize("crowd", [0, 1])
+def test_nobody_needs_a_short_draft_of_what_stops_by_itself(crowd):
+    kinds = {"a": {"stops": True}, "b": {}, "c": {"stops": True, "samples": True}}  # what is drawn does not stop
+    ways = [Way(f"{kind} {depth}", kind, kind, depth, depth, **kinds[kind]) for kind in kinds for depth in (4, 7)]
+    known = RequestPolicy(ways, Past(), 0, crowd)
+    assert sorted({plan.place for plan in known.menu(7)} - {PLAIN}) == [1, 2, 3, 4, 5]
 
 
 def test_what_is_not_tried_is_trusted_less_and_hoped_for_more():
@@ -429,12 +462,12 @@ def test_a_stall_is_not_charged_to_the_drafter_it_met():
     )
     policy, known = Policy(draft_rows=8), RequestPolicy([Way("a", "a", "a", 4, 4)], Past(), 0)
     policy.costs = LiveCosts(table)
-    policy.prices = StepPrices(policy.costs, base_rows=1, requests=1, context=0.0, sampled=False)
+    policy.standing.prices = StepPrices(policy.costs, base_rows=1, requests=1, context=0.0, sampled=False)
     request = SimpleNamespace(tokens=[1] * 20)
     seat = Seat(work=SimpleNamespace(running=SimpleNamespace(request=request)), known=known, depth=4, place=0)
-    policy.saw_draft("a", [seat], 2.0)  # the first draft reads the whole text
+    policy.saw_draft("a", [seat], 2.0, 4)  # the first draft reads the whole text
     assert known.saved["a"] == pytest.approx(-2.0)
-    policy.saw_draft("a", [seat], 50.0)
+    policy.saw_draft("a", [seat], 50.0, 4)
     assert known.saved["a"] == pytest.approx(-2.0)  # charged when the step is learned of
     policy.saw_call(*policy.calls, 1.0, teaches=False)
     assert known.saved["a"] == pytest.approx(-2.3)
@@ -459,7 +492,7 @@ def test_what_the_policy_itself_takes_counts_where_it_is_no_decision_and_no_call
     policy.costs = LiveCosts(StepCosts(forwards=(ForwardCost(rows=1, requests=1, context=0, seconds=1.0),), drafts={}))
     assert policy.beside_calls(1.0) is None  # a decision, which comes once in several steps
     assert policy.costs.own.after(4, True, None) == 0.0
-    policy.held_steps, policy.called, policy.instant.seconds = 1, 0.3, 0.2
+    policy.standing.steps, policy.called, policy.instant.seconds = 1, 0.3, 0.2
     assert policy.beside_calls(1.0) == pytest.approx(0.5)
     assert policy.costs.own.after(4, True, 0.5) == 0.5
     assert policy.costs.own.after(4, False, 0.1) == 0.1  # nothing was drafted: a matter of its own
@@ -720,7 +753,7 @@ def test_who_has_an_instant_draft_decides_with_the_others(offered, labels):
     policy, prices = Policy(draft_rows=8), Prices(flat=100)
     policy.seats = seats_between(2.0, *offered)
     bases = [seat.known.base for seat in policy.seats]
-    policy.values = Values(bases, rate_of(bases, prices), prices)
+    policy.standing.values = Values(bases, rate_of(bases, prices), prices)
     assert [plan.label for plan in policy.best_together(prices)] == labels
 
 
@@ -729,23 +762,18 @@ def test_a_request_without_a_choice_keeps_its_drafter_whatever_the_others_have()
     policy.seats = seats_between(2.0, 1.9, 1.9)
     fixed = policy.seats[2].known.base = Plan("b", 0.01, 0.01, 1, 0, fixed=True)
     bases = [seat.known.base for seat in policy.seats]
-    policy.values = Values(bases, rate_of(bases, prices), prices)
+    policy.standing.values = Values(bases, rate_of(bases, prices), prices)
     assert policy.best_together(prices)[2] is fixed
-    assert policy.seats[2].best(policy.values) == (fixed, fixed, fixed)
+    assert policy.seats[2].best(policy.standing.values) == (fixed, fixed, fixed)
 
 
 def test_a_decision_stands_for_mostly_the_same_requests():
-    policy = Policy(draft_rows=8)
-    policy.held, policy.hold_steps = set(range(8)), 5
-
-    def holds(*requests: int) -> bool:
-        return policy.holds(requests)
-
-    assert holds(*range(8)) and holds(*range(1, 5), 8, 9) and not holds(*range(3)) and not holds(*range(5, 13))
-    policy.held = {1}
-    assert holds(1) and not holds(1, 2)  # and not beyond its steps
-    policy.held_steps, policy.held = 0, {1, 2}
-    assert not holds(1)  # rows of a request alone are priced in another way
+    beside, alone = Standing(alone=False, held=set(range(8)), most=5), Standing(alone=True, held={1}, most=5)
+    assert beside.holds(range(8)) and beside.holds([*range(1, 5), 8, 9])
+    assert not beside.holds(range(3)) and not beside.holds(range(5, 13))
+    assert alone.holds([1]) and not alone.holds([2])
+    beside.steps = alone.steps = 6
+    assert not beside.holds(range(8)) and not alone.holds([1])  # not beyond its steps
 
 
 def test_who_comes_between_decisions():

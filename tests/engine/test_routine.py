@@ -1,5 +1,6 @@
 """Steps between two decisions that go by routine."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -29,7 +30,7 @@ def seat(way: Way = CHAIN, *, drafted: bool = True, standing: list[int] | None =
     """A request for which drafting by `way` was decided, or nothing, whose drafter has been met."""
     known = RequestPolicy([way], Past(), 0, crowd=1)
     known.base = Plan(way.label, 1.0, 1.0, way.nodes, 0) if drafted else NOTHING
-    known.standing, known.growth = standing, {0: FREE}
+    known.standing, known.growth = standing, {(0, 1): FREE}
     known.called = {"drafter"} if met else set()
     request = SimpleNamespace(remaining=20, statistics=SpeculationStatistics())
     return Seat(SimpleNamespace(running=SimpleNamespace(request=request), growth=None, chunk=1), known, 4)
@@ -37,13 +38,13 @@ def seat(way: Way = CHAIN, *, drafted: bool = True, standing: list[int] | None =
 
 def test_a_routine_knows_who_drafts():
     drafted, plain = seat(), seat(drafted=False)
-    routine = routine_of([drafted, plain], 2, 1, room=4)
+    routine = routine_of([drafted, plain], 1, {}, least=2, room=4)
     assert (routine.drafts, routine.least, routine.crowd) == (True, 2, 1)
     pairs = [(its.work, its.known) for its in (drafted, plain)]
     [found] = routine.seats(pairs)
     assert (found.work, found.place, found.depth) == (drafted.work, 0, 19)
-    assert not routine_of([plain], 1, 0, room=4).drafts
-    assert routine_of([plain], 1, 0, room=4).seats(pairs[1:]) == []
+    assert not routine_of([plain], 0, {}, least=1, room=4).drafts
+    assert routine_of([plain], 0, {}, least=1, room=4).seats(pairs[1:]) == []
 
 
 @pytest.mark.parametrize(
@@ -55,36 +56,82 @@ def test_a_routine_knows_who_drafts():
     ],
 )
 def test_where_there_is_something_to_weigh_there_is_no_routine(seats):
-    assert routine_of(seats, len(seats), 1, room=7) is None
+    assert routine_of(seats, 1, {}, least=len(seats), room=7) is None
 
 
 def test_a_routine_serves_most_of_those_it_was_made_for():
     seats = [seat() for _ in range(4)]
-    routine = routine_of(seats, 3, 1, room=16)
+    routine = routine_of(seats, 1, {}, least=3, room=16)
     pairs = [(its.work, its.known) for its in seats]
-    assert routine.serves(pairs, 1) and routine.serves(pairs[1:], 1)
-    assert not routine.serves(pairs[2:], 1) and not routine.serves(pairs, 0)
-    assert routine.serves(pairs, 2)  # rows cost a little more or less there
+    assert routine.suits(pairs, 1) and routine.suits(pairs[1:], 1) and not routine.suits(pairs[2:], 1)
+    assert routine.suits(pairs, 2)  # rows cost a little more or less there
     stranger = seat()
     more = [*pairs, (stranger.work, stranger.known)]
-    assert not routine.serves(more, 1)
-    stranger.work.chunk = 5  # at the end of its prompt it is not drafted for
-    assert routine.serves(more, 1) and len(routine.seats(more)) == 4
+    assert routine.strangers(pairs) == [] and routine.strangers(more) == more[4:] and len(routine.seats(more)) == 4
+
+
+def newcomer(
+    way: Way = CHAIN, *, remaining: int = 20, chunk: int = 1, met: bool = False, instant: bool = False
+) -> tuple[SimpleNamespace, RequestPolicy]:
+    """A request that has come since, of which nothing is known."""
+    ways = [Way("suffix 4", "suffix", "suffix", 4, 4, instant=True)] * instant + [way]
+    known = RequestPolicy(ways, Past(), 0, crowd=1)
+    known.called = {"drafter"} if met else set()
+    work = SimpleNamespace(running=SimpleNamespace(request=SimpleNamespace(remaining=remaining)), chunk=chunk)
+    return work, known
+
+
+def test_who_comes_goes_on_as_most_others_do():
+    seats = [seat(), seat(drafted=False), seat()]
+    routine = routine_of(seats, 1, {"suffix 4": 0.5}, least=2, room=16)
+    work, known = newcomer()
+    assert routine.welcomes(work, known) and known.base.label == CHAIN.label
+    assert [found.known for found in routine.seats([(work, known)])] == [known]
+    _, other = newcomer(instant=True)
+    other.past.worths[other.asking(0)] = 0.1  # asking it has not been worth its time
+    assert routine.welcomes(work, other) and other.base.place == 1  # the same way, at another place
+
+
+@pytest.mark.parametrize(
+    "stranger",
+    [
+        newcomer(LONGER),  # cannot draft so
+        newcomer(remaining=5),  # its drafter would have to read it for a few tokens
+        newcomer(chunk=9),  # its drafter needs what the target makes of the prompt
+        newcomer(instant=True),  # an instant way may be worth asking
+    ],
+)
+def test_who_has_to_be_decided_about_does_not_join(stranger):
+    routine = routine_of([seat(), seat()], 1, {"suffix 4": 0.5}, least=2, room=16)
+    assert not routine.welcomes(*stranger) and stranger[1].base is NOTHING
+
+
+def test_who_may_join_early_and_late():
+    ready = replace(CHAIN, independent=True)
+    routine = routine_of([seat(ready), seat(ready)], 1, {}, least=2, room=16)
+    assert routine.welcomes(*newcomer(ready, chunk=9))  # its drafter reads the prompt itself
+    assert routine.welcomes(*newcomer(ready, remaining=5, met=True))
+    cold, other = newcomer(ready), newcomer(ready)
+    other[1].temperature_class, cold[1].crowd = 2, 0
+    assert not routine.welcomes(*other) and not routine.welcomes(*cold)
+    resting = routine_of([seat(drafted=False) for _ in range(2)], 1, {}, least=2, room=16)
+    assert not resting.welcomes(*newcomer())  # another text may be easier
 
 
 def test_a_routine_of_nothing_is_for_anybody_that_leaves_a_choice():
     resting = seat(drafted=False)
-    routine = routine_of([resting], 1, 2, room=4, anybody=True)
+    routine = routine_of([resting], 2, {}, least=1, room=4, anybody=True)
     strangers = [(its.work, its.known) for its in (seat(), seat())]
-    assert routine.serves(strangers, 2) and not routine.serves(strangers, 1) and routine.seats(strangers) == []
+    assert routine.suits(strangers, 2) and not routine.suits(strangers, 1)
+    assert routine.seats(strangers) == routine.strangers(strangers) == []
     routine.open(strangers)
     strangers[0][1].fixed = True
-    assert not routine.serves(strangers, 2)
+    assert not routine.suits(strangers, 2)
 
 
 def test_accounts_hold_what_was_written_since_they_were_opened():
     plain = seat(drafted=False)
-    routine, pairs = Routine({plain.known: PLAIN}, 1, 0, drafts=False), [(plain.work, plain.known)]
+    routine, pairs = Routine({plain.known: PLAIN}, 1, 0, {}, drafts=False), [(plain.work, plain.known)]
     statistics = plain.work.running.request.statistics
     statistics.rounds, statistics.committed = 5, 6
     routine.open(pairs)

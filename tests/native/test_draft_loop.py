@@ -10,7 +10,7 @@ from small_decoder import KERNELS, VOCABULARY, Given, Sizes, SmallDecoder, nativ
 
 TOKENS = torch.randint(VOCABULARY, (60,), generator=torch.Generator().manual_seed(5)).tolist()
 SCATTERED = torch.randperm(60, generator=torch.Generator().manual_seed(6)) + 60
-FREE = (1.0, 0.0, 0.0)  # candour, costs of a row and of a run
+FREE = (1.0, 0.0, 0.0, 1.0)  # candour, costs of a row and of a run, chance of another token
 ANY = float("-inf")  # log-chance of the token that ends a chain
 SIZES = {"plain": Sizes(), "window": Sizes(window=5, head_norms=True), "int8": Sizes(hidden=64, weights="int8")}
 
@@ -47,7 +47,7 @@ class Order:
         first = len(self.text)
         return self.slots[first : first + self.width * (self.depth - 1)].tolist()
 
-    def order(self, growth: tuple[float, float, float] = FREE) -> tuple:
+    def order(self, growth: tuple[float, ...] = FREE) -> tuple:
         text, kept = self.text, self.slots[: len(self.text)].contiguous()
         first, slots = (int(self.slots[0]), None) if self.run else (-1, kept)
         shape, place = (self.depth, self.width, self.nodes), (self.context, first, slots)
@@ -165,7 +165,7 @@ def test_chains_end_where_their_paths_are_too_unlikely():
     lengths = [2, 1, 3, 3]
     rows = [exp(sum(gains[:length]) + 1e-9) for (_, _, gains, _), length in zip(whole, lengths, strict=True)]
     for candour in (1.0, 0.5):
-        growth = [(candour, row**candour, 0.0) for row in rows]
+        growth = [(candour, row**candour, 0.0, 1.0) for row in rows]
         cut = drafted(native_decoder(KERNELS[0], "bf16"), ORDERS, growth)
         kept = [draft[0][: length - 1] for draft, length in zip(whole, lengths, strict=True)]
         assert [draft[0] for draft in cut] == kept, "the first token that is not worth its row is not verified"
@@ -190,7 +190,7 @@ def test_chains_go_on_as_long_as_all_of_them_together_are_worth_a_run(depth):
     chances = [[exp(sum(gains[: level + 1])) for level in range(4)] for _, _, gains, _ in whole]
     worth = [sum(chance[level] for chance in chances) for level in range(4)]
     run = (worth[depth - 1] + worth[depth - 2]) / 2 if depth > 1 else worth[0] * 1.01
-    cut = drafted(native_decoder(KERNELS[0], "bf16"), orders, [(1.0, 0.0, run)] * 3)
+    cut = drafted(native_decoder(KERNELS[0], "bf16"), orders, [(1.0, 0.0, run, 1.0)] * 3)
     assert [draft[0] for draft in cut] == [draft[0][:depth] for draft in whole]
     assert [draft[3] for draft in cut] == [[*range(depth - 1), -1]] * 3
 
@@ -202,7 +202,7 @@ def test_of_a_tree_the_nodes_stay_that_are_worth_their_rows():
         scores[node] += scores[parent] if parent >= 0 else 0.0
     for least in sorted(scores)[1:]:
         row = exp(least - 1e-9)
-        [(kept, *_, run)] = drafted(native_decoder(KERNELS[0], "bf16"), TREES[:1], [(1.0, row, 0.0)])
+        [(kept, *_, run)] = drafted(native_decoder(KERNELS[0], "bf16"), TREES[:1], [(1.0, row, 0.0, 1.0)])
         worthy = [node for node, score in enumerate(scores) if score >= least]
         assert kept == [tokens[node] for node in worthy]
         assert [place >= 0 for place in run] == [places[node] >= 0 for node in worthy]

@@ -118,8 +118,8 @@ def test_what_is_read_or_written_in_two_widths_at_once(program):
 
 
 # depth, width, nodes, context, first slot, slots, pending tokens, slots for drafted rows, divisor, keys, least
-# log-chance, candour, costs of a row and a run
-DRAFT = (2, 1, 2, 3, 0, None, [4], [4], 1.0, [], float("-inf"), 1.0, 0.0, 0.0)
+# log-chance, candour, costs of a row and a run, chance of another token
+DRAFT = (2, 1, 2, 3, 0, None, [4], [4], 1.0, [], float("-inf"), 1.0, 0.0, 0.0, 1.0)
 
 
 @pytest.mark.parametrize(

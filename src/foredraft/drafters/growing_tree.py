@@ -196,7 +196,7 @@ class GrowingTree:
         if deepest or (self.chain and self.unsure(fresh[0], scores)):
             self.frontier = []
         else:
-            likely = [node for node in fresh if not self.unlikely(node)]
+            likely = [node for node in fresh if not self.ends_at(node)]
             best = sorted(likely, key=lambda node: -self.nodes[node].score)[: self.width]
             self.frontier = sorted(best)
 
@@ -218,6 +218,10 @@ class GrowingTree:
     def unlikely(self, node: int) -> bool:
         """Whether a node is not worth a row."""
         return self.may_stop and self.task.growth.worth(self.nodes[node].score) < 0
+
+    def ends_at(self, node: int) -> bool:
+        """Whether a child of the node would not be worth a row."""
+        return self.may_stop and self.task.growth.worth_behind(self.nodes[node].score) < 0
 
     def path_tokens(self, node: int) -> list[int]:
         tokens: list[int] = []

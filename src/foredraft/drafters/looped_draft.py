@@ -80,6 +80,7 @@ def order_of(task: DraftTask, filled: int, ahead: int, pool: SlotPool) -> LoopOr
         candour=task.growth.candour,
         row=task.growth.row,
         run=task.growth.run,
+        onward=task.growth.onward,
     )
 
 

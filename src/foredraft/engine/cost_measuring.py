@@ -23,7 +23,7 @@ from foredraft.model.target import ModelTarget, Target
 if TYPE_CHECKING:
     from foredraft.engine.engine import Engine
 
-ROWS = (1, 2, 4, 8, 12, 16, 24, 32, 64, 128, 192)
+ROWS = (1, 2, 4, 8, 12, 16, 20, 24, 32, 64, 128, 192)
 CALL_SHARES = {1: 0.5, 4: 0.8, 16: 1.0}  # requests of a call, in this order, and the share of the time spent by then
 REQUESTS = tuple(CALL_SHARES)
 SHORT, LONG = 64, 512  # contexts

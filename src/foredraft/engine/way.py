@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from foredraft.core.speculation_config import SpeculationConfig
 from foredraft.drafters.drafter import Drafter
-from foredraft.engine.step_costs import option_label
+from foredraft.engine.step_costs import DEFAULTS, option_label
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +19,9 @@ class Way:
         nodes: Most nodes it drafts.
         instant: Whether its draft is looked at before anything is decided.
         stops: Whether its draft ends where the path is not worth another token.
+        stepwise: Whether each level of a draft takes another run of its network.
+        samples: Whether it may draw what it drafts: what was drawn must not decide how much is.
+        independent: Whether it needs nothing that the target makes of the text, so that it drafts from a prompt's end.
     """
 
     label: str
@@ -28,6 +31,9 @@ class Way:
     nodes: int
     instant: bool = False
     stops: bool = False
+    stepwise: bool = False
+    samples: bool = False
+    independent: bool = False
 
 
 def way_of(config: SpeculationConfig, drafter: Drafter) -> Way:
@@ -36,4 +42,15 @@ def way_of(config: SpeculationConfig, drafter: Drafter) -> Way:
     label, kind = option_label(config), f"{owner} {shape}"
     needs = drafter.needs
     stops = needs.trims or (needs.stepwise and not config.branches)
-    return Way(label, kind, owner, config.depth, config.nodes, instant=needs.instant, stops=stops)
+    return Way(
+        label,
+        kind,
+        owner,
+        config.depth,
+        config.nodes,
+        instant=needs.instant,
+        stops=stops,
+        stepwise=needs.stepwise,
+        samples=config.rejection_sample_method != DEFAULTS.rejection_sample_method,
+        independent=not (needs.features or needs.successors),
+    )

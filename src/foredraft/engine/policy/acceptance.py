@@ -255,6 +255,7 @@ class ChanceAcceptance:
     """What a drafter's own estimates are worth: acceptance by stated chance, of the root's children and of others.
 
     Attributes:
+        going_on: Acceptance of the children of what is accepted, whatever their chances.
         rates_at: The root's children's and the others', by class of the chance; looked up when somebody asks.
         known: The same as last estimated; none where something was learned since.
         shared: What all requests of the kind share beside what their drafts have taught.
@@ -264,6 +265,15 @@ class ChanceAcceptance:
         self.past, self.kind = past, kind
         self.known: list[list[float | None]] = [[None] * len(CHANCE_CENTRES) for _ in LATER]
         self.shared = past.candours.recall(kind, Candour)
+
+    @cached_property
+    def going_on(self) -> Rate:
+        return Rate(self.past.tally(*self.kind, "onward"))
+
+    @property
+    def onward(self) -> float:
+        """How likely one of the nodes below an accepted one is accepted, too."""
+        return self.going_on.estimate(self.going_on.usual(UNSEEN))[0]
 
     @cached_property
     def rates_at(self) -> list[list[Rate]]:
@@ -306,6 +316,11 @@ class ChanceAcceptance:
     def learn(self, tree: DraftTree, accepted: Set[int]) -> None:
         """Nodes `accepted` of a tree were; every node whose parent was has been tried."""
         self.shared.learned += 1
+        end = max(accepted, default=ROOT)
+        for _ in accepted:
+            self.going_on.learn(1.0)
+        if end in tree.parents:
+            self.going_on.learn(0.0)
         for node, (parent, chance) in enumerate(zip(tree.parents, tree.chances, strict=True)):
             if parent == ROOT or parent in accepted:
                 level, later = bisect_right(CHANCE_EDGES, chance), parent != ROOT

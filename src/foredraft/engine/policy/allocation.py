@@ -56,6 +56,9 @@ class Prices(Protocol):
     def draft(self, label: str, requests: int) -> float:
         """One drafter call for so many requests."""
 
+    def more(self, first: int, last: int) -> float:
+        """What a step takes longer with `last` draft nodes that a network has drafted than with `first`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
@@ -209,14 +212,18 @@ class Values:
         rows = self.rate * self.prices.step(plan.rows) if self.alone else self.row_price * plan.rows
         return rows + self.rate * plan.toll
 
-    def another_row(self, rows: float) -> float:
-        """Tokens that the row of one more drafted token costs a request whose drafts usually have so many `rows`;
-        beside others the last one of everybody's."""
+    def rate_of(self, requests: int) -> float:
+        """Tokens per second of so many requests: where some have ended since, a second brings fewer."""
+        return self.rate * requests / self.requests
+
+    def another_row(self, rows: float, requests: int) -> float:
+        """Tokens that the row of one more drafted token costs one of so many requests, whose drafts usually have so
+        many `rows`; beside others the last one of everybody's."""
         first, last = round(rows), round(rows) + FEW
         if not self.alone:
-            last = max(self.rows, 2 * self.requests)  # that anybody drafts at all is paid already
-            first = last - self.requests
-        return max(0.0, self.rate * (self.prices.step(last) - self.prices.step(first)) / (last - first))
+            last = max(round(self.rows * requests / self.requests), 2 * requests)  # that anybody drafts is paid already
+            first = last - requests
+        return max(0.0, self.rate_of(requests) * self.prices.more(first, last) / (last - first))
 
     def share(self, label: str, requests: int) -> float:
         key = (label, requests)

@@ -21,11 +21,13 @@ class Call(NamedTuple):
         label: The way to draft.
         orders: Whom it drafted for, each with the place of that way.
         seconds: What it took.
+        depth: Of the deepest draft.
     """
 
     label: str
     orders: Sequence[tuple[RequestPolicy, int]]
     seconds: float
+    depth: int = 0
 
 
 @dataclass(slots=True)

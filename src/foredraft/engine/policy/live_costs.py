@@ -18,6 +18,7 @@ FORGET = 0.998  # what a cell's observations are worth after each step without a
 KEPT_DRIFTS = 1024  # labels and sizes of drafter calls; requests may ask for more than memory can hold
 PLAIN, DRAFTED, CALLED = range(3)  # steps without drafts, with some that no network made, and after a network's call
 AFTER_CALL = 4  # rows a request that steps after a network's call are compared at
+LEAST_SHARE = 0.1  # of a whole draft's time that the shortest is taken to need
 WILDEST = 3.0  # an observation further off than this factor is cut to it
 RENEW = 4  # steps after which factors are computed again: they move slowly, and are asked for many times a step
 SETTLING = 32  # first steps, after each of which they are
@@ -48,6 +49,27 @@ class Cell(Drift):
 
     rows: float = 0.0
     last: int = 0
+
+
+@dataclass(slots=True)
+class Calls(Drift):
+    """Calls of a drafter for about as many requests, compared to what calls for whole drafts were measured to take.
+
+    Attributes:
+        share: How much of a whole draft's time they usually take: drafts end early where more is not worth it.
+    """
+
+    share: float = 1.0
+
+    def saw(self, ratio: float, share: float) -> None:
+        """Take in a call that took `ratio` of a whole one's time and had but a `share` of it to do."""
+        self.follow(ratio / share)
+        self.share += (share - self.share) * max(FOLLOW, 1.0 / self.seen)
+
+    @property
+    def whole(self) -> float:
+        """The usual ratio."""
+        return self.factor * self.share
 
 
 def between(points: list[tuple[float, float]], x: float) -> float:
@@ -103,7 +125,7 @@ class LiveCosts:
         table: What was measured.
         steps: Steps seen.
         whole, cells: How steps compare to it, all of a kind; how those of one size compare to that.
-        drafts, latest: How drafter calls compare, by label and size; those of any size that were seen last, by label.
+        drafts, latest: Drafter calls, by label and size; those of any size that were seen last, by label.
         light: Calls that read no network, by label.
         readings: Seconds a position that a drafter takes to read a text for its first draft, by drafter.
         own: What the policy itself takes.
@@ -117,14 +139,15 @@ class LiveCosts:
     known_lines: dict[tuple[int, bool, int], list[tuple[float, float]]] = field(default_factory=dict)
     light: Recent[str, bool] = field(default_factory=lambda: Recent(KEPT_DRIFTS))
     readings: dict[str, float] = field(default_factory=dict)
-    drafts: Recent[tuple[str, int], Drift] = field(default_factory=lambda: Recent(KEPT_DRIFTS))
-    latest: Recent[str, float] = field(default_factory=lambda: Recent(KEPT_DRIFTS))
+    drafts: Recent[tuple[str, int], Calls] = field(default_factory=lambda: Recent(KEPT_DRIFTS))
+    latest: Recent[str, Calls] = field(default_factory=lambda: Recent(KEPT_DRIFTS))
     known_drafts: dict[tuple[str, int], float] = field(default_factory=dict)
     own: OwnTime = field(default_factory=OwnTime)
 
-    def step_seconds(self, rows: int, requests: int, context: float, sampled: bool) -> float:
-        """A step of `rows` packed rows, of `requests` with so many committed positions each on average."""
-        sort = sort_of(rows, requests)
+    def step_seconds(self, rows: int, requests: int, context: float, sampled: bool, *, called: bool = False) -> float:
+        """A step of `rows` packed rows, of `requests` with so many committed positions each on average; `called` where
+        it comes after a network's call."""
+        sort = sort_of(rows, requests, called)
         return self.table.forward_seconds(rows, requests, context) * self.factor(rows, requests, sampled, sort)
 
     def aftermath(self, requests: int, context: float, sampled: bool) -> float:
@@ -199,18 +222,20 @@ class LiveCosts:
         """A call for drafts of so many requests; an option nobody measured is taken to cost a plain step."""
         seconds = self.known_drafts.get((label, requests))
         if seconds is None:
-            seconds = self.expected_draft(label, requests) * self.draft_factor(label, requests)
+            seconds = self.expected_draft(label, requests) * self.calls(label, requests).whole
             self.known_drafts[label, requests] = seconds
         return seconds
 
-    def draft_factor(self, label: str, requests: int) -> float:
-        """How much longer such calls take than measured. Of those that nobody has made yet for so many requests those
-        for others say something, since chains that stop by themselves take less wherever they are asked for; else it is
-        only known that the machine was slow then, where steps take less than they did: or they would never be made."""
-        drift = self.drafts.get((label, size_class(requests)))
-        if drift:
-            return drift.factor
-        return min([self.latest.get(label, 1.0), *(whole.factor for whole in self.whole.values())])
+    def calls(self, label: str, requests: int) -> Calls:
+        """How such calls compare to whole ones as measured. Of those that nobody has made yet for so many requests
+        those for others say something, since chains that stop by themselves take less wherever they are asked for; else
+        it is only known that the machine was slow then, where steps take less than they did: or they would never be
+        made."""
+        seen = self.drafts.get((label, size_class(requests)))
+        if seen:
+            return seen
+        latest = self.latest.get(label) or Calls()
+        return Calls(min([latest.factor, *(whole.factor for whole in self.whole.values())]), share=latest.share)
 
     def reading_seconds(self, owner: str, positions: int) -> float:
         """What a drafter's first draft for a text of so many positions takes beyond a later one; nothing as long as
@@ -225,26 +250,36 @@ class LiveCosts:
         return min(seconds, WILDEST * self.draft_seconds(label, requests))
 
     def another_token(self, way: Way, shorter: Way, longer: Way, requests: int) -> float:
-        """Seconds of another token of so many chains that are drafted together by `way`, as chains of two lengths
-        differ; its part of a call where there is but one length."""
-        factor, depth = self.draft_factor(way.label, requests), longer.depth
+        """Seconds of another token of so many drafts that are made together by `way`, one of drafts of two lengths."""
+        return self.calls(way.label, requests).factor * self.measured_token(shorter, longer, requests)
+
+    def measured_token(self, shorter: Way, longer: Way, requests: int) -> float:
+        """What it was measured to take, as drafts of two lengths differ; its part of a call where there is but one."""
         seconds = self.expected_draft(longer.label, requests)
-        if shorter.depth == depth:
-            return factor * seconds / (1 + depth)
-        more = max(0.0, seconds - self.expected_draft(shorter.label, requests))
-        return factor * more / (depth - shorter.depth)
+        if shorter.depth == longer.depth:
+            return seconds / (1 + longer.depth)
+        return max(0.0, seconds - self.expected_draft(shorter.label, requests)) / (longer.depth - shorter.depth)
+
+    def share(self, way: Way, shorter: Way, longer: Way, requests: int, depth: int) -> float:
+        """How much of a whole draft's time one that ends at `depth` has to take; as `another_token`."""
+        if not way.stepwise:
+            return 1.0
+        whole = self.expected_draft(way.label, requests)
+        less = (way.depth - max(depth, 1)) * self.measured_token(shorter, longer, requests)
+        return max(LEAST_SHARE, 1.0 - less / whole) if whole else 1.0
 
     def expected_draft(self, label: str, requests: int) -> float:
         """What was measured when the engine was idle."""
         measured = self.table.draft_seconds(label, requests)
         return self.table.forward_seconds(requests, requests, 0) if measured is None else measured
 
-    def saw_draft(self, label: str, requests: int, seconds: float) -> None:
+    def saw_draft(self, label: str, requests: int, seconds: float, share: float = 1.0) -> None:
+        """Learn what a call took that had but a `share` of a whole draft to make."""
         expected = self.expected_draft(label, requests)
         if expected:  # drafting nothing costs nothing
-            drift = self.drafts.recall((label, size_class(requests)), Drift)
-            drift.follow(seconds / expected)
-            self.latest[label] = drift.factor
+            calls = self.drafts.recall((label, size_class(requests)), Calls)
+            calls.saw(seconds / expected, share)
+            self.latest[label] = calls
             self.known_drafts.pop((label, requests), None)
 
 

@@ -1,7 +1,6 @@
 """The speculation policy at work: asks drafters, chooses, and learns from what became of it."""
 
 from collections.abc import Callable, Sequence
-from math import ceil
 from time import perf_counter
 from typing import Any
 
@@ -9,25 +8,23 @@ from foredraft.core.draft_tree import DraftTree
 from foredraft.core.outcome import SpeculationStatistics
 from foredraft.core.request import Request
 from foredraft.engine import step
-from foredraft.engine.policy.allocation import PLAIN, Plan, Values, soundest
+from foredraft.engine.policy.allocation import PLAIN, Plan, soundest
 from foredraft.engine.policy.cutting import Cutting
 from foredraft.engine.policy.decision import Decider, Experiment, StepPrices, within
 from foredraft.engine.policy.experience import Experience
-from foredraft.engine.policy.holding import HOLD_STEPS, hold_for, outlasts, patience, waits
+from foredraft.engine.policy.holding import hold_for, outlasts, patience, waits
 from foredraft.engine.policy.instant_drafts import InstantDrafts, by_label
 from foredraft.engine.policy.lesson import Call, Lesson, mean_context, prices_of, sampling
 from foredraft.engine.policy.live_costs import LiveCosts, sort_of
 from foredraft.engine.policy.request_policy import RequestPolicy
-from foredraft.engine.policy.routine import Routine, routine_of
+from foredraft.engine.policy.routine import Pair, routine_of
 from foredraft.engine.policy.seat import Seat, crowd_class, depth_of, temperature_class
 from foredraft.engine.policy.shortlist import Shortlists
+from foredraft.engine.policy.standing import Standing
 from foredraft.engine.policy.ways_taken import PLAIN_LABEL, WaysTaken
 from foredraft.engine.running import Option, Running, Work
 from foredraft.model.slot_pool import SlotPool
 from foredraft.sampling.noise import sureness
-
-TEACHES = (2, 4, 8)  # of so many steps that a decision stands for one is learned from in full, by crowd
-SAME_SHARE = 0.5  # of the requests that must have been there when it was made
 
 
 class Policy:
@@ -43,16 +40,15 @@ class Policy:
         costs: What steps and drafts cost now; none until a request leaves a choice.
         deciding: The deciding requests of the current step, each with what is known of it.
         seats: The same at the table; by routine only those who are drafted for.
-        values, experiment: By what plans are compared since the last decision, and what the current step tries.
-        held, held_steps, hold_steps: Requests of the last decision, steps since, and further steps it stands for.
-        routine: How steps go on until the next decision, where that takes no thought; else none.
-        by_routine: Whether the current step goes by it, and nothing else is in it.
+        standings: The last decisions, about several requests at once and about one.
+        standing: That of the current step.
+        experiment: What the current step tries.
+        by_routine: Whether the current step goes by routine, and nothing else is in it.
         instant: Asks for drafts that are looked at before anything is decided.
         called, surplus: Seconds of this step's calls of drafters that are not instant, and how many of these first
             drafts took beyond what was expected.
         networked: Whether one of these read a network.
         calls, lessons: This step's calls but those first ones, and what the steps since the last decision have taught.
-        prices: What the current step costs; none where nobody leaves a choice.
         clock: Tells what calls of drafters take.
     """
 
@@ -64,18 +60,15 @@ class Policy:
         self.costs: LiveCosts | None = None
         self.deciding: list[tuple[Work, RequestPolicy]] = []
         self.seats: list[Seat] = []
-        self.values: Values | None = None
+        self.standings = (Standing(alone=False), Standing(alone=True))
+        self.standing = self.standings[True]
         self.experiment: Experiment | None = None
-        self.held: set[RequestPolicy] = set()
-        self.held_steps, self.hold_steps = 0, HOLD_STEPS
-        self.routine: Routine | None = None
         self.by_routine = False
         self.instant = InstantDrafts(clock)
         self.called = self.surplus = 0.0
         self.networked = False
         self.calls: list[Call] = []
         self.lessons: list[Lesson] = []
-        self.prices: StepPrices | None = None
 
     def open(self, running: Running, requests: int = 1) -> None:
         """Begin to know a request, which is likely to be served beside others, `requests` in all."""
@@ -113,34 +106,48 @@ class Policy:
         self.forget_step()
         self.deciding = [(work, self.requests[work.running.request.id]) for work in batch if work.decides]
         crowd, rows = crowd_class(len(batch)), sum([work.chunk for work in batch])
-        self.held_steps += 1
-        if (
-            self.routine is not None
-            and self.held_steps <= self.hold_steps
-            and self.routine.serves(self.deciding, crowd)
-        ):
+        self.turn_to(self.standings[crowd == 0])
+        if self.goes_by_routine(crowd):
             self.go_on(pool, steady=rows == len(self.deciding))
             return
         self.settle()
+        self.standing.leave_routine(self.deciding)
         if all([its.fixed for _, its in self.deciding]):
             self.draft_fixed(pool)
             return
-        held = self.holds([its for _, its in self.deciding])
-        self.prices, self.routine = prices_of(batch, rows, self.costs, self.prices if held else None), None
+        held = self.standing.holds([its for _, its in self.deciding])
+        self.standing.prices = prices_of(batch, rows, self.costs, self.standing.prices if held else None)
         self.watch(crowd, held)
         if not held and waits(self.deciding):
             return
         self.seats = [Seat(work, its, depth_of(work), step=its.steps) for work, its in self.deciding]
-        if held or self.opens(self.prices):
-            self.choose(self.prices, held, pool)
+        if held or self.opens(self.standing.prices):
+            self.choose(self.standing.prices, held, pool)
             vain = not held and self.decider.in_vain(crowd, any([seat.known.drafts for seat in self.seats]))
-            if held or self.rests:
-                self.routine = routine_of(self.seats, self.least, crowd, self.draft_rows, anybody=vain)
+            limits = {"least": self.standing.least, "room": self.draft_rows, "anybody": vain}
+            self.standing.routine = routine_of(self.seats, crowd, self.instant.prices, **limits)
+
+    def turn_to(self, standing: Standing) -> None:
+        """The step goes by this decision."""
+        if standing is not self.standing:
+            self.settle()
+            self.standing = standing
+        standing.steps += 1
+
+    def goes_by_routine(self, crowd: int) -> bool:
+        """Whether the step takes no thought; who has come since its decision may join."""
+        routine = self.standing.routine
+        if routine is None or not self.standing.lasts or not routine.suits(self.deciding, crowd):
+            return False
+        fresh = routine.strangers(self.deciding)
+        self.enter(fresh, crowd)
+        return all([routine.welcomes(work, its) or work.chunk > 1 for work, its in fresh])
 
     def draft_fixed(self, pool: SlotPool) -> None:
         """Draft where nothing is left to choose."""
         step.draft([(work, work.running.options[0]) for work, _ in self.deciding], pool)
-        self.deciding, self.values, self.held, self.prices, self.routine = [], None, set(), None, None
+        self.deciding = []
+        self.standing.drop()
 
     def opens(self, prices: StepPrices) -> bool:
         """Ask for instant drafts before a decision, and whether there is something to decide: where all requests are at
@@ -157,14 +164,9 @@ class Policy:
         self.seats = []
         return False
 
-    @property
-    def rests(self) -> bool:
-        """Whether it was decided that nobody drafts, and no instant way is asked."""
-        return self.experiment is None and not any([seat.known.drafts for seat in self.seats])
-
     def go_on(self, pool: SlotPool, *, steady: bool) -> None:
         """Draft by routine; a step in which prompts are read, too, is not `steady`, and is counted apart."""
-        routine, self.by_routine = self.routine, steady
+        routine, self.by_routine = self.standing.routine, steady
         if not (steady and routine.counts(self.deciding)):
             self.settle()
         if steady:
@@ -177,7 +179,7 @@ class Policy:
 
     def settle(self) -> None:
         """Count what was written in steps by routine."""
-        routine = self.routine
+        routine = self.standing.routine
         if routine is None:
             return
         self.decider.exploration.grow(routine.seconds, self.decider.recent)
@@ -185,7 +187,7 @@ class Policy:
         for account in routine.closed():
             account.known.steps += account.steps
             if account.steps:
-                spent = self.values.token * account.tokens
+                spent = self.standing.values.token * account.tokens
                 self.taken.count(account.known.label(account.place), account.statistics, account.steps, spent)
 
     def forget_step(self) -> None:
@@ -197,11 +199,16 @@ class Policy:
 
     def watch(self, crowd: int, held: bool) -> None:
         """Note how many are served together, and look at the logits of those who are decided about."""
+        self.enter(self.deciding, crowd)
         for work, known in self.deciding:
-            if known.crowd != crowd:
-                self.take_in()  # it was served beside others
-                known.move(known.level, crowd)
             work.watched = known.watches and (not held or work.chunk > 1)
+
+    def enter(self, deciding: Sequence[Pair], crowd: int) -> None:
+        """These are served as one of so many, by class."""
+        for _, known in deciding:
+            if known.crowd != crowd:
+                self.take_in()  # what was noted so far belongs to the class it has left
+                known.move(known.level, crowd)
 
     def choose(self, prices: StepPrices, held: bool, pool: SlotPool) -> None:
         """Decide, or where the last decision is `held` to look at instant drafts only, ask for the other drafts, and
@@ -214,14 +221,14 @@ class Policy:
             plans = self.best_together(prices)
         else:
             self.decide(prices)
-            self.instant.settle(self.seats, prices, self.values)
+            self.instant.settle(self.seats, prices, self.standing.values)
             plans = self.final()
         plans, cutting = within(plans, self.room), Cutting(self.seats, prices, self.draft_rows)
         if self.experiment is None:
             plans = cutting.instant(plans)
         if not held:
             self.decider.note(plans, prices)
-            self.hold_steps *= 2 ** patience(len(self.seats), self.decider.idle)
+            self.standing.most *= 2 ** patience(len(self.seats), self.decider.idle)
         for seat, plan in zip(self.seats, plans, strict=True):
             seat.place = plan.place
         self.place_all(cutting, pool)
@@ -229,7 +236,7 @@ class Policy:
     @property
     def row_price(self) -> float | None:
         """Tokens that a row costs by the last decision; none for a request alone, whose rows are priced exactly."""
-        return None if len(self.seats) == 1 else self.values.row_price if self.values else 0.0
+        return None if len(self.seats) == 1 else self.standing.values.row_price if self.standing.values else 0.0
 
     @property
     def room(self) -> int:
@@ -241,30 +248,18 @@ class Policy:
         slots."""
         calling = [seat for seat in self.seats if seat.place != PLAIN and seat.place not in seat.offers]
         fresh = self.timed(calling) if calling else []
-        whole = cutting.fresh(fresh, self.values.rate, self.decider.exploration) if fresh else []
+        whole = cutting.fresh(fresh, self.standing.values.rate, self.decider.exploration) if fresh else []
         taken = [(seat, seat.offers[seat.place].kept) for seat in self.seats if seat.place in seat.offers]
         self.place(whole + taken, pool)
 
-    def holds(self, known: Sequence[RequestPolicy]) -> bool:
-        """Whether what was decided before still stands, a few steps later and for mostly the same requests as `known`:
-        acceptance moves slowly, and deciding takes time. Who has come since drafts nothing but what instant drafts
-        bring."""
-        if self.held_steps > self.hold_steps or (len(self.held) == 1) != (len(known) == 1):
-            return False
-        return sum([its in self.held for its in known]) >= max(SAME_SHARE * len(known), self.least)
-
     def admit(self) -> None:
         """Who has come since the last decision takes part in it: the plan that is worth most by its values."""
+        values, held = self.standing.values, self.standing.held
         for seat in self.seats:
-            if not (seat.known in self.held or seat.known.fixed or seat.begins):
+            if not (seat.known in held or seat.known.fixed or seat.begins):
                 menu = seat.menu(self.costs.reading_seconds, hopeful=False)
-                seat.take(max(menu, key=self.values.of), menu, self.values)
-                self.held.add(seat.known)
-
-    @property
-    def least(self) -> int:
-        """Fewest of the requests of the last decision for which it stands."""
-        return ceil(SAME_SHARE * len(self.held))
+                seat.take(max(menu, key=values.of), menu, values)
+                held.add(seat.known)
 
     def decide(self, prices: StepPrices) -> None:
         """Choose a way for every request, as if there were no instant drafts."""
@@ -272,22 +267,22 @@ class Policy:
         menus = [seat.menu(self.costs.reading_seconds, hopeful=exploring) for seat in self.seats]
         remaining = [seat.work.running.request.remaining for seat in self.seats]
         decision = self.decider.decide(menus, remaining, prices, exploring=exploring)
-        self.values, self.experiment = decision.values, decision.experiment
+        self.experiment = decision.experiment
         for seat, plan, menu in zip(self.seats, decision.chosen, menus, strict=True):
-            seat.take(plan, menu, self.values)
+            seat.take(plan, menu, decision.values)
         known = {seat.known for seat in self.seats}
-        if known.isdisjoint(self.held):
+        if known.isdisjoint(self.standing.held):
             self.decider.renew()
         beginning = sum(seat.begins for seat in self.seats)
-        self.held, self.held_steps = known, 0
-        self.hold_steps = hold_for(len(known), prices.step(0)) if outlasts(beginning, len(known)) else 0
+        most = hold_for(len(known), prices.step(0)) if outlasts(beginning, len(known)) else 0
+        self.standing.renew(known, decision.values, most)
 
     def final(self) -> list[Plan]:
         """What was decided, but for instant drafts worth more, and the experiment if its time has come."""
-        plans = self.best_together(self.prices)
+        plans = self.best_together(self.standing.prices)
         if self.experiment is not None:
             offered = any(plans[i].place in self.seats[i].offers for i in self.experiment.plans)
-            self.experiment = self.decider.timely(self.experiment, plans, self.values, offered=offered)
+            self.experiment = self.decider.timely(self.experiment, plans, self.standing.values, offered=offered)
         return plans if self.experiment is None else self.experiment.applied(plans)
 
     def best_together(self, prices: StepPrices) -> list[Plan]:
@@ -295,7 +290,7 @@ class Policy:
         it: so who has an instant draft goes without the call where most others do, and with it where they do not."""
         if not any(seat.offers for seat in self.seats):
             return [seat.known.base for seat in self.seats]
-        apart, called, instant = map(list, zip(*[seat.best(self.values) for seat in self.seats], strict=True))
+        apart, called, instant = map(list, zip(*[seat.best(self.standing.values) for seat in self.seats], strict=True))
         if len(apart) == 1 or len({plan.label is None for plan in apart}) == 1:
             return apart
         return soundest([apart, called, instant], prices)
@@ -320,30 +315,32 @@ class Policy:
         for label, orders in labels.items():
             group = [seat for seat, _ in orders]
             for seat in group:
-                seat.limit(self.costs, self.values, len(group))
+                seat.limit(self.costs, self.standing.values, len(group), len(self.deciding))
             start = self.clock()
-            drafts += self.proposed(group)
-            self.saw_draft(label, group, self.clock() - start)
+            fresh = self.proposed(group)
+            self.saw_draft(label, group, self.clock() - start, max([max(tree.depths, default=0) for _, tree in fresh]))
+            drafts += fresh
         if len(labels) == 1:
             return drafts
         order = {id(seat): i for i, seat in enumerate(seats)}
         return sorted(drafts, key=lambda pair: order[id(pair[0])])
 
-    def saw_draft(self, label: str, group: Sequence[Seat], seconds: float) -> None:
-        """A drafter's first draft for a request reads the whole text so far: that says nothing of the next ones."""
+    def saw_draft(self, label: str, group: Sequence[Seat], seconds: float, depth: int) -> None:
+        """A call took so many seconds for drafts as deep as `depth`. A drafter's first draft for a request reads the
+        whole text so far: that says nothing of the next ones."""
         way = group[0].known.ways[group[0].place]
         owner = way.owner
         self.called += seconds
         self.networked |= not way.instant
         if all(owner in seat.known.called for seat in group):
-            self.calls.append(Call(label, [(seat.known, seat.place) for seat in group], seconds))
+            self.calls.append(Call(label, [(seat.known, seat.place) for seat in group], seconds, depth))
             return
         surplus = max(0.0, seconds - self.costs.draft_seconds(label, len(group)))
         self.costs.saw_reading(owner, sum(seat.unread(owner) for seat in group), surplus)
         self.surplus += surplus
         for seat in group:
             seat.known.met(owner)
-            seat.known.charge(seat.place, seconds / len(group) / self.prices.token)
+            seat.known.charge(seat.place, seconds / len(group) / self.standing.prices.token)
 
     def saw_call(self, call: Call, token: float, *, teaches: bool) -> None:
         """Charge a call to those it drafted for, where a token takes so many seconds, and learn what such calls take
@@ -351,7 +348,10 @@ class Policy:
         requests = len(call.orders)
         seconds = self.costs.without_stalls(call.label, requests, call.seconds)
         if teaches:
-            self.costs.saw_draft(call.label, requests, seconds)
+            known, place = call.orders[0]
+            way = known.ways[place]
+            share = self.costs.share(way, *known.lengths[way.kind], requests, call.depth)
+            self.costs.saw_draft(call.label, requests, seconds, share)
         for known, place in call.orders:
             known.charge(place, seconds / requests / token)
 
@@ -383,8 +383,8 @@ class Policy:
 
     def learn_by_routine(self, batch: list[Work], draft: float, rest: float) -> None:
         """As `learn`, of a step by routine in which nothing but tokens were written."""
-        if not self.teaches and (len(batch) > 1 or not self.seats):
-            self.routine.seconds += draft + rest
+        if not self.standing.teaches and (len(batch) > 1 or not self.seats):
+            self.standing.routine.seconds += draft + rest
             return
         self.note(self.seats, batch, [work.running.request.statistics for work in batch], draft, rest)
         for seat in self.seats:
@@ -407,7 +407,7 @@ class Policy:
         rest: float,
     ) -> Lesson:
         """Keep what a step has taught until somebody decides."""
-        teaches = self.teaches
+        teaches = self.standing.teaches
         lesson = Lesson(
             seats=seats,
             free=free,
@@ -422,13 +422,13 @@ class Policy:
             teaches=teaches,
             calls=self.calls + self.instant.calls,
             surplus=self.surplus,
-            values=self.values,
-            prices=self.prices,
+            values=self.standing.values,
+            prices=self.standing.prices,
             experiment=self.experiment,
             accepted=[len(seat.work.path) for seat in self.seats] if self.experiment else [],
             called=self.networked,
             by_routine=self.by_routine,
-            stands_for=self.every if self.by_routine and len(batch) > 1 else 1,
+            stands_for=self.standing.every if self.by_routine and len(batch) > 1 else 1,
         )
         self.lessons.append(lesson)
         if any([seat.work.tree.laws is not None for seat in seats]):
@@ -470,17 +470,7 @@ class Policy:
     def beside_calls(self, draft: float) -> float | None:
         """Seconds of `draft` that no drafter's call took; none where the step was decided about: so is the forward that
         follows slower than others of its size, since a decision reads what the caches held."""
-        return max(0.0, draft - self.called - self.instant.seconds) if self.held_steps else None
-
-    @property
-    def teaches(self) -> bool:
-        """Whether costs and stated chances are learned from this step: every other one will do, beside others fewer."""
-        return self.held_steps % self.every == 0
-
-    @property
-    def every(self) -> int:
-        """Steps of which one is learned from in full."""
-        return TEACHES[crowd_class(len(self.held))]
+        return max(0.0, draft - self.called - self.instant.seconds) if self.standing.steps else None
 
     def report(self) -> dict[str, Any]:
         """Choices by way, the estimated speed-up over plain decoding, and what exploration has cost."""

@@ -47,14 +47,14 @@ class RequestPolicy:
         sure: How sure the target has lately been of its next token, 0 to 1; none before it has chosen any.
         level: Class of `sure`. A text that is easy for the target is easy for drafters, so acceptance starts from what
             requests of the same temperature, crowd and level have taught.
-        instant, slow, alone: Ways that are, those that are not, and which of these a request alone may need.
+        instant, slow: Ways that are, and those of the others that are decided about.
         called: Drafters that have been asked.
         saved: Tokens that each drafter has brought, less those that its time and rows have cost, and less what the best
             other drafter was expected to bring instead.
         base: The best plan but for instant drafts, as last decided; the only one where nothing is to be chosen.
         value, rival: Tokens that it is worth more than none by the last decision, and the best plan of another drafter.
         fixed: Whether there is nothing to choose: its first way serves every step.
-        growth: When drafts stop growing, by way, since the last decision.
+        growth: When drafts stop growing, by way and number of requests, since the last decision.
         plans: Those made since something was learned of their kind, by way and whether hopeful, of the full depth and
             cut.
         taught: Drafts learned from since the last time that others were told of them, by way.
@@ -84,7 +84,7 @@ class RequestPolicy:
     rival: float = 0.0
     taught: dict[int, int] = field(default_factory=dict)
     plans: dict[tuple[int, bool], list[Plan]] = field(default_factory=dict)
-    growth: dict[int, Growth] = field(default_factory=dict)
+    growth: dict[tuple[int, int], Growth] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.saved = {way.owner: 0.0 for way in self.ways}
@@ -104,8 +104,7 @@ class RequestPolicy:
         many, ways = self.crowd >= MANY_CLASS, list(enumerate(self.ways))
         self.asked_by_all = [place for place, way in ways if many and way.instant and way.stops]
         self.instant = [place for place, way in ways if way.instant and place not in self.asked_by_all]
-        self.slow = [place for place, way in ways if not way.instant]
-        self.alone = [place for place in self.slow if not self.outgrown(self.ways[place])]
+        self.slow = [place for place, way in ways if not (way.instant or self.outgrown(way))]
         self.deepest = max((self.ways[place].depth for place in self.slow), default=0)
 
     def menu(self, depth: int, *, hopeful: bool = True) -> list[Plan]:
@@ -116,7 +115,7 @@ class RequestPolicy:
                 acceptance.let_fade(self.steps)
             self.plans = {}
         menu = [NOTHING]
-        for place in self.alone if self.crowd == 0 else self.slow:
+        for place in self.slow:
             if depth < self.deepest:
                 menu += self.plans_of(place, min(depth, self.ways[place].depth), hopeful)
                 continue
@@ -126,8 +125,8 @@ class RequestPolicy:
         return menu
 
     def outgrown(self, way: Way) -> bool:
-        """Whether a longer draft of its kind serves a request alone as well: it stops where this one would."""
-        return way.stops and way is not self.lengths[way.kind][1]
+        """Whether a longer draft of its kind serves as well: it stops where this one would."""
+        return way.stops and not way.samples and way is not self.lengths[way.kind][1]
 
     def plans_of(self, place: int, depth: int, hopeful: bool) -> list[Plan]:
         """What a way's draft brings whole, and cut to half of its depth if it is a chain, as it will be where that pays
@@ -144,6 +143,15 @@ class RequestPolicy:
         plain, owner = values.of(NOTHING), self.owner(base.place)
         others = (values.of(plan) for plan in menu if self.owner(plan.place) != owner)
         self.value, self.rival = values.of(base) - plain, max(others, default=plain) - plain
+
+    def joins(self, other: "RequestPolicy") -> bool:
+        """Go on as was decided for `other`, who drafts, if the same way is there."""
+        way = other.ways[other.base.place]
+        if way not in self.ways:
+            return False
+        self.base, self.growth = other.base._replace(place=self.ways.index(way)), {}
+        self.value, self.rival = other.value, other.rival
+        return True
 
     def met(self, owner: str) -> None:
         """A drafter has been asked: it has read the text."""
@@ -275,6 +283,10 @@ class RequestPolicy:
     def candour(self, place: int) -> float:
         """The power of a stated chance that is the chance of being accepted, by what became of way `place`'s drafts."""
         return self.chances[self.ways[place].kind].candour
+
+    def onward(self, place: int) -> float:
+        """How likely a draft by way `place` is accepted a token further where it goes on."""
+        return self.chances[self.ways[place].kind].onward
 
     def charge(self, place: int, tokens: float) -> None:
         """Drafts of a way have cost the time of so many tokens, or brought them where negative."""

@@ -1,8 +1,9 @@
 """Steps between two decisions in which there is nothing to weigh: who drafts and how is known, no instant way is asked
 and no draft is cut. Between two forwards every line of Python costs memory reads, so such a step runs very few."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import mode
 from typing import NamedTuple
 
 from foredraft.core.outcome import SpeculationStatistics
@@ -11,6 +12,7 @@ from foredraft.engine.policy.request_policy import RequestPolicy
 from foredraft.engine.policy.seat import Seat, depth_of
 from foredraft.engine.running import Work
 
+WORTH_JOINING = 16  # tokens that a request must have left to write for it to be read by a drafter
 Pair = tuple[Work, RequestPolicy]
 
 
@@ -38,6 +40,7 @@ class Routine:
         least: Fewest of them that it is good for.
         crowd: Class of how many requests there are.
         anybody: Whether it is good for others, too: nobody is drafted for.
+        prices: Tokens that asking an instant way costs, by label.
         drafts: Whether anybody is drafted for: by ways that stop by themselves.
         accounts: What all had written when it was last counted; none while it is not.
         seconds: Of steps of which nothing else was noted.
@@ -46,18 +49,37 @@ class Routine:
     places: dict[RequestPolicy, int]
     least: int
     crowd: int
+    prices: Mapping[str, float]
     drafts: bool
     anybody: bool = False
     accounts: list[Account] | None = None
     seconds: float = 0.0
 
-    def serves(self, deciding: Sequence[Pair], crowd: int) -> bool:
-        """Whether it is good for these requests; who is at the end of a prompt is not drafted for."""
+    def suits(self, deciding: Sequence[Pair], crowd: int) -> bool:
+        """Whether it is good for so many requests, if its strangers may join."""
         if self.anybody:
             return crowd == self.crowd and not any([its.fixed for _, its in deciding])
-        places = self.places
-        alike = (crowd == 0) == (self.crowd == 0) and len(deciding) >= self.least
-        return alike and all([its in places or work.chunk > 1 for work, its in deciding])
+        return len(deciding) >= self.least
+
+    def strangers(self, deciding: Sequence[Pair]) -> list[Pair]:
+        """Who takes no part yet."""
+        return [] if self.anybody else [pair for pair in deciding if pair[1] not in self.places]
+
+    def welcomes(self, work: Work, its: RequestPolicy) -> bool:
+        """Let who has come since go on like most others of its temperature, if there are any, that may serve, and no
+        instant way is likely to be worth asking: to decide about it takes longer than it may gain."""
+        alike = [other for other in self.places if other.temperature_class == its.temperature_class]
+        if not alike or its.fixed or its.crowd != self.crowd:
+            return False
+        usual = mode([self.places[other] for other in alike])
+        leader = next(other for other in alike if self.places[other] == usual)
+        if not may_join(leader, usual, work, its):
+            return False
+        its.settle(self.prices)
+        if its.standing or not its.joins(leader):
+            return False
+        self.places[its] = its.base.place
+        return True
 
     def seats(self, deciding: Sequence[Pair]) -> list[Seat]:
         """Those who are drafted for, at their places."""
@@ -87,7 +109,25 @@ class Routine:
         return [account.since() for account in accounts]
 
 
-def routine_of(seats: Sequence[Seat], least: int, crowd: int, room: int, *, anybody: bool = False) -> Routine | None:
+def may_join(leader: RequestPolicy, place: int, work: Work, its: RequestPolicy) -> bool:
+    """Whether a request may draft like `leader`, by whose way `place`: from the end of its prompt on by what needs
+    nothing of the target, near the end of its text by a drafter that knows it. That nobody was worth drafting for says
+    little of another text."""
+    if place == PLAIN:
+        return False
+    ready = work.chunk == 1 or leader.ways[place].independent
+    return ready and (leader.owner(place) in its.called or work.running.request.remaining >= WORTH_JOINING)
+
+
+def routine_of(
+    seats: Sequence[Seat],
+    crowd: int,
+    prices: Mapping[str, float],
+    *,
+    least: int,
+    room: int,
+    anybody: bool = False,
+) -> Routine | None:
     """How to go on as in the last decision, for `least` requests or more, or for `anybody`, where that takes no thought
     and no more than `room` draft nodes; else none."""
     drafted = [seat for seat in seats if seat.known.base.place != PLAIN]
@@ -96,4 +136,5 @@ def routine_of(seats: Sequence[Seat], least: int, crowd: int, room: int, *, anyb
     ways = [seat.known.ways[seat.known.base.place] for seat in drafted]
     if not all([way.stops for way in ways]) or sum([way.nodes for way in ways]) > room:
         return None
-    return Routine({seat.known: seat.known.base.place for seat in seats}, least, crowd, bool(ways), anybody)
+    places = {seat.known: seat.known.base.place for seat in seats}
+    return Routine(places, least, crowd, prices, bool(ways), anybody)

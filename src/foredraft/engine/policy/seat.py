@@ -124,16 +124,16 @@ class Seat:
         """The draft by the way chosen is there."""
         self.offers[self.place] = Offer(tree, self.known.path_rates(self.place, tree), list(range(len(tree))))
 
-    def limit(self, costs: LiveCosts, values: Values, requests: int) -> None:
-        """Say what another token of the draft costs, to draft together with those of so many requests and to verify;
-        until the next decision."""
-        known, place = self.known, self.place
-        if place not in known.growth:
-            way = known.ways[place]
-            seconds = costs.another_token(way, *known.lengths[way.kind], requests)
-            row, run = values.another_row(known.usual_rows(place)), values.rate * seconds
-            known.growth[place] = Growth(known.candour(place), row, run)
-        self.work.growth = known.growth[place]
+    def limit(self, costs: LiveCosts, values: Values, sharing: int, requests: int) -> None:
+        """Say what another token of the draft costs, to draft together with those of all `sharing` the call and to
+        verify beside those of so many `requests`; until the next decision."""
+        known, key = self.known, (self.place, requests)
+        if key not in known.growth:
+            way = known.ways[self.place]
+            seconds = costs.another_token(way, *known.lengths[way.kind], sharing)
+            row, run = values.another_row(known.usual_rows(self.place), requests), values.rate_of(requests) * seconds
+            known.growth[key] = Growth(known.candour(self.place), row, run, known.onward(self.place))
+        self.work.growth = known.growth[key]
 
     def take(self, plan: Plan, menu: Sequence[Plan], values: Values) -> None:
         """From now on this is its plan, or to ask where that is worth more; of a `menu` of so many `values`."""

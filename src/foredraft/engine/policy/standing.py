@@ -1,0 +1,76 @@
+"""A decision that stands: for whom, for how long, and how to go on by it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import ceil
+
+from foredraft.engine.policy.allocation import Values
+from foredraft.engine.policy.decision import StepPrices
+from foredraft.engine.policy.holding import HOLD_STEPS
+from foredraft.engine.policy.request_policy import RequestPolicy
+from foredraft.engine.policy.routine import Pair, Routine
+from foredraft.engine.policy.seat import crowd_class
+
+SAME_SHARE = 0.5  # of the requests that must have been there when it was made
+TEACHES = (2, 4, 8)  # of so many steps that a decision stands for one is learned from in full, by crowd
+
+
+@dataclass(eq=False)
+class Standing:
+    """The last decision about a request alone, or about several at once.
+
+    Attributes:
+        alone: Whether it is about one.
+        values: By what plans are compared since; none before the first.
+        prices: What the last step cost that was thought about.
+        held: Requests that take part.
+        steps, most: Steps since, and further ones it stands for.
+        routine: How steps go on until the next decision, where that takes no thought; else none.
+    """
+
+    alone: bool
+    values: Values | None = None
+    prices: StepPrices | None = None
+    held: set[RequestPolicy] = field(default_factory=set)
+    steps: int = 0
+    most: int = HOLD_STEPS
+    routine: Routine | None = None
+
+    @property
+    def lasts(self) -> bool:
+        return self.steps <= self.most
+
+    @property
+    def least(self) -> int:
+        """Fewest of its requests for which it stands."""
+        return 1 if self.alone else ceil(SAME_SHARE * len(self.held))
+
+    def holds(self, known: Sequence[RequestPolicy]) -> bool:
+        """Whether what was decided before still stands, a few steps later and for mostly the same requests as `known`:
+        acceptance moves slowly, and deciding takes time."""
+        return self.lasts and sum([its in self.held for its in known]) >= max(SAME_SHARE * len(known), self.least)
+
+    def leave_routine(self, deciding: Sequence[Pair]) -> None:
+        """Think again about those who decide; who has joined by routine takes part."""
+        if self.routine is not None:
+            joined = {its for _, its in deciding if its in self.routine.places}
+            self.held = joined if self.alone else self.held | joined
+            self.routine = None
+
+    def renew(self, known: set[RequestPolicy], values: Values, most: int) -> None:
+        """Another decision about `known`, which stands for so many further steps at `most`."""
+        self.held, self.values, self.steps, self.most = known, values, 0, most
+
+    def drop(self) -> None:
+        """Nothing is decided any more."""
+        self.values, self.prices, self.held, self.routine = None, None, set(), None
+
+    @property
+    def every(self) -> int:
+        """Steps of which one is learned from in full."""
+        return TEACHES[crowd_class(len(self.held))]
+
+    @property
+    def teaches(self) -> bool:
+        """Whether costs and stated chances are learned from this step: every other one will do, beside others fewer."""
+        return self.steps % self.every == 0
