@@ -89,6 +89,9 @@ def test_a_chain_ends_where_its_path_is_too_unlikely_to_go_on(params):
             assert grown(params, growth).finished().tokens == whole.tokens[:length]
         unworthy = grown(params, Growth(row=least)).finished()
         assert unworthy.tokens == whole.tokens[: length - 1], "a token that is not worth its row is not verified"
+    low = min(whole.chances[:1])
+    [kept] = grown(params, Growth(row=low * 0.99, onward=0.5)).finished().tokens
+    assert kept == whole.tokens[0], "what is worth its row may have no child that is"
     drawn = grown(SEEDED, Growth(row=0.99), rejection_sample_method="standard").finished()
     assert len(drawn) == DEPTH, "what was drawn must not decide how many are"
 

@@ -13,7 +13,7 @@ from foredraft.core.sampling_params import SamplingParams
 from foredraft.core.speculation_config import OFF, SpeculationConfig
 from foredraft.drafters.drafter import DrafterNeeds
 from foredraft.drafters.scripted import ScriptedDrafter
-from foredraft.engine.policy.acceptance import KIN, ChanceAcceptance, DepthAcceptance, Past
+from foredraft.engine.policy.acceptance import KIN, UNSEEN, ChanceAcceptance, DepthAcceptance, Past
 from foredraft.engine.policy.allocation import NOTHING, PLAIN, Allocation, Plan, Values, allocate, rate_of
 from foredraft.engine.policy.cutting import Cutting, cut
 from foredraft.engine.policy.decision import PATIENCE, Decider, Experiment, StepPrices, within
@@ -314,6 +314,19 @@ def test_outcomes_taken_in_together_say_what_they_say_one_by_one():
     assert together.expected == pytest.approx(apart.expected, rel=1e-12)
     for one, other in zip(together.rates, apart.rates, strict=True):
         assert (one.own.tries, one.past.hits) == pytest.approx((other.own.tries, other.past.hits), rel=1e-12)
+
+
+def test_a_draft_goes_on_as_those_of_its_kind_have_gone_on():
+    past, chain = Past(), DraftTree(tokens=[1, 2, 3], parents=[-1, 0, 1], drafters=["d"] * 3, chances=[0.5] * 3)
+    known = ChanceAcceptance(past, ("kind",))
+    assert known.onward == pytest.approx(UNSEEN)
+    for _ in range(60):
+        known.learn(chain, {0, 1})  # two were accepted, one was not
+    assert known.onward == pytest.approx(2 / 3, abs=0.05)
+    for _ in range(60):
+        known.learn(chain, {0, 1, 2})  # where it ended nobody knows how it goes on
+    assert known.onward > 0.9
+    assert ChanceAcceptance(past, ("kind",)).onward == pytest.approx(known.going_on.usual(UNSEEN), abs=0.01)
 
 
 @pytest.mark.parametrize("crowd", [0, 1])

@@ -221,6 +221,32 @@ def test_prompts_that_end_together_are_not_decided_about(
     assert chunks and all(chunk == 1 for its in chunks for chunk in its)
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_who_joins_writes_the_same_and_is_drafted_for_from_its_prompts_end_on(
+    engine: Engine, steady_costs: LiveCosts, monkeypatch: pytest.MonkeyPatch, temperature: float
+):
+    prompts = [[token + shift for token in prompt] for shift in (20, 60, 110) for prompt in PROMPTS]
+    params = SamplingParams(max_new_tokens=24, temperature=temperature, seed=5, ignore_eos=True)
+    plain = [output.token_ids for output in engine.generate(prompts, params, OFF)]
+    joins, draft, joined, early = RequestPolicy.joins, Policy.draft, [], []
+
+    def counted(known, other):
+        joined.append(joins(known, other))
+        return joined[-1]
+
+    def noted(self, batch, pool):
+        draft(self, batch, pool)
+        early.extend(len(work.tree) for work in batch if work.chunk > 1)
+
+    monkeypatch.setattr(engine.policy, "costs", steady_costs)
+    monkeypatch.setattr(RequestPolicy, "joins", counted)
+    monkeypatch.setattr(Policy, "draft", noted)
+    monkeypatch.setattr(engine.scheduler, "max_batch", 3)
+    with engine.cold():
+        assert [output.token_ids for output in engine.generate(prompts, params, AUTO)] == plain
+    assert any(joined) and any(early)
+
+
 def test_who_leaves_no_choice_is_drafted_for_at_the_end_of_its_prompt(
     engine: Engine, steady_costs: LiveCosts, monkeypatch: pytest.MonkeyPatch
 ):

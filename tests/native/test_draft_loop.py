@@ -195,6 +195,20 @@ def test_chains_go_on_as_long_as_all_of_them_together_are_worth_a_run(depth):
     assert [draft[3] for draft in cut] == [[*range(depth - 1), -1]] * 3
 
 
+def test_a_run_is_weighed_by_the_chance_of_the_token_it_brings():
+    """A node may be worth its row, and the one behind it not."""
+    orders = [replace(order, depth=4) for order in ORDERS[:1] + ORDERS[2:]]
+    whole = drafted(native_decoder(KERNELS[0], "bf16"), orders)
+    worth = [sum(exp(sum(gains[: level + 1])) for _, _, gains, _ in whole) for level in range(4)]
+    for onward, depth in ((1.0, 3), (worth[2] / worth[1] * 0.99, 2)):
+        cut = drafted(native_decoder(KERNELS[0], "bf16"), orders, [(1.0, 0.0, worth[2] * 0.995, onward)] * 3)
+        assert [draft[0] for draft in cut] == [draft[0][: depth + (onward == 1.0)] for draft in whole]
+    row = min(exp(gains[0]) for _, _, gains, _ in whole)
+    rows = drafted(native_decoder(KERNELS[0], "bf16"), orders, [(1.0, row * 0.99, 0.0, 1e-6)] * 3)
+    assert [draft[0] for draft in rows] == [draft[0][:1] for draft in whole]
+    assert all(draft[3] == [-1] for draft in rows)  # kept, but not run
+
+
 def test_of_a_tree_the_nodes_stay_that_are_worth_their_rows():
     [(tokens, parents, gains, places)] = drafted(native_decoder(KERNELS[0], "bf16"), TREES[:1])
     scores = list(gains)

@@ -146,6 +146,9 @@ DRAFT = (2, 1, 2, 3, 0, None, [4], [4], 1.0, [], float("-inf"), 1.0, 0.0, 0.0, 1
         (9, [1]),
         (10, 0.1),
         (10, float("nan")),
+        (14, 0.0),
+        (14, 1.1),
+        (14, float("nan")),
     ],
 )
 def test_drafts_out_of_bounds(place, value):
