@@ -104,6 +104,13 @@ def test_who_comes_goes_on_as_most_others_do():
 def test_who_has_to_be_decided_about_does_not_join(stranger):
     routine = routine_of([seat(), seat()], 1, {"suffix 4": 0.5}, least=2, room=16)
     assert not routine.welcomes(*stranger) and stranger[1].base is NOTHING
+    assert routine.takes(*stranger) == (stranger[0].chunk > 1)
+
+
+def test_who_leaves_no_choice_waits_for_nobodys_routine():
+    routine, (work, known) = routine_of([seat(), seat()], 1, {}, least=2, room=16), newcomer(chunk=9)
+    known.fixed = True
+    assert not routine.takes(work, known)
 
 
 def test_who_may_join_early_and_late():

@@ -141,7 +141,7 @@ class Policy:
             return False
         fresh = routine.strangers(self.deciding)
         self.enter(fresh, crowd)
-        return all([routine.welcomes(work, its) or work.chunk > 1 for work, its in fresh])
+        return all([routine.takes(work, its) for work, its in fresh])
 
     def draft_fixed(self, pool: SlotPool) -> None:
         """Draft where nothing is left to choose."""

@@ -65,6 +65,10 @@ class Routine:
         """Who takes no part yet."""
         return [] if self.anybody else [pair for pair in deciding if pair[1] not in self.places]
 
+    def takes(self, work: Work, its: RequestPolicy) -> bool:
+        """Whether a step with this stranger takes no thought: it joins, or is at the end of its prompt and waits."""
+        return self.welcomes(work, its) or (work.chunk > 1 and not its.fixed)
+
     def welcomes(self, work: Work, its: RequestPolicy) -> bool:
         """Let who has come since go on like most others of its temperature, if there are any, that may serve, and no
         instant way is likely to be worth asking: to decide about it takes longer than it may gain."""
