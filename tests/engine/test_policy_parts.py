@@ -18,10 +18,11 @@ from foredraft.engine.policy.allocation import NOTHING, PLAIN, Allocation, Plan,
 from foredraft.engine.policy.cutting import Cutting, cut
 from foredraft.engine.policy.decision import PATIENCE, Decider, Experiment, StepPrices, within
 from foredraft.engine.policy.exploration import FIRST_STEPS, LEAST_SHARE, Exploration
-from foredraft.engine.policy.holding import DOUBLINGS, MANY, outlasts, patience
+from foredraft.engine.policy.holding import DOUBLINGS, HOLD_WEIGHED, MANY, outlasts, patience
 from foredraft.engine.policy.live_costs import LiveCosts, rough_costs, size_class
 from foredraft.engine.policy.policy import Policy
 from foredraft.engine.policy.request_policy import ASK_LAST, RequestPolicy
+from foredraft.engine.policy.routine import Routine
 from foredraft.engine.policy.seat import CUTTING, Offer, Seat
 from foredraft.engine.policy.shortlist import shortlist
 from foredraft.engine.policy.standing import Standing
@@ -710,7 +711,7 @@ def test_a_step_drafts_no_more_than_it_holds():
 def test_a_step_of_a_size_that_nobody_has_seen_is_tried_and_paid_for():
     exploration, seen = Exploration(), []
     prices = dear_beyond(3, 30.0)
-    prices.known = seen.__contains__
+    prices.known, prices.learned = seen.__contains__, 7
 
     def rows() -> int:
         offer = Offer(tree(), [0.9, 0.5, 0.8, 0.3], [0, 1, 2, 3])
@@ -723,6 +724,11 @@ def test_a_step_of_a_size_that_nobody_has_seen_is_tried_and_paid_for():
     assert rows() == 3  # the try would cost 29 steps, more than may be spent
     exploration.grant(30.0)
     assert rows() == 4 and exploration.spent == pytest.approx(30.0 - 1.0 - 0.3 / 2.0)
+    exploration.grant(100.0)
+    assert rows() == 3  # what it took has not been learned yet
+    prices.learned += 1
+    assert rows() == 4
+    prices.learned += 1
     seen.append(4)
     exploration.grant(100.0)
     assert rows() == 3
@@ -787,6 +793,14 @@ def test_a_decision_stands_for_mostly_the_same_requests():
     assert alone.holds([1]) and not alone.holds([2])
     beside.steps = alone.steps = 6
     assert not beside.holds(range(8)) and not alone.holds([1])  # not beyond its steps
+
+
+def test_a_decision_stands_for_fewer_steps_where_they_take_thought():
+    standing = Standing(alone=False, most=HOLD_WEIGHED + 9)
+    standing.go_on_by(Routine({}, 1, 1, {}, drafts=True))
+    assert standing.most == HOLD_WEIGHED + 9
+    standing.go_on_by(None)
+    assert standing.most == HOLD_WEIGHED and standing.routine is None
 
 
 def test_who_comes_between_decisions():

@@ -62,14 +62,17 @@ class Cutting:
         exploration: Exploration,
     ) -> None:
         """Keep the nodes of `before` where nobody has seen a step of that size and `exploration` affords what that
-        loses at so many tokens a second: its price may be too high, and then nobody would ever look."""
+        loses at so many tokens a second: its price may be too high, and then nobody would ever look. What the last such
+        step took has to be learned first."""
         count, kept = (rows + sum(map(len, nodes)) for nodes in ([its for its, _ in before], [o.nodes for o in offers]))
-        if not kept < count <= self.most or self.prices.known(count):
+        learned = self.prices.learned
+        if not kept < count <= self.most or self.prices.known(count) or exploration.looked == learned:
             return
         gained = sum(gain for _, gain in before) - sum(offer.gain for offer in offers)
         loss = self.prices.step(count) - self.prices.step(kept) - gained / rate
         if exploration.affords(loss, self.prices.step(0)):
             exploration.book(loss)
+            exploration.looked = learned
             for offer, (nodes, _) in zip(offers, before, strict=True):
                 offer.keep(nodes)
 

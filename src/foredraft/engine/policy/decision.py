@@ -65,6 +65,11 @@ class StepPrices:
         """Whether steps of this size have been seen lately."""
         return self.costs.knows(self.base_rows + draft_rows, self.requests, self.sampled)
 
+    @property
+    def learned(self) -> int:
+        """Steps that costs have been learned from."""
+        return self.costs.steps
+
     def draft(self, label: str, requests: int) -> float:
         """The call, and what it makes the rest of the step longer by."""
         seconds = self.costs.draft_seconds(label, requests)

@@ -16,12 +16,14 @@ class Exploration:
         allowed: Seconds that may be spent.
         spent: What experiments, plain shadow steps included, took longer than the best known choice would have.
         tries: How many there were.
+        looked: Steps that costs had been learned from when a step of a new size was last let through.
     """
 
     busy: float = 0.0
     spent: float = 0.0
     tries: int = 0
     allowed: float = 0.0
+    looked: int = -1
 
     def affords(self, loss: float, plain_step: float) -> bool:
         """Whether another experiment may be made that is expected to lose so many seconds."""

@@ -10,6 +10,7 @@ MANY = 8  # requests
 DECIDING, DECIDING_EACH = 2.5e-4, 3e-4  # seconds that a decision takes, and more for each request
 DECIDING_SHARE = 0.02  # of the time that deciding may take: where steps are short, decisions stand for longer
 HOLD_MOST, HOLD_MOST_BESIDE = 16, 48
+HOLD_WEIGHED = 24  # and where drafts are weighed in every step: which of them are worth asking for changes sooner
 WORTH_DECIDING = 4  # tokens that one of several requests must still have to write for a decision to pay
 DOUBLINGS = 2  # of the steps that a decision stands for, where several requests were decided not to be drafted for
 

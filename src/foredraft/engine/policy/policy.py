@@ -125,7 +125,7 @@ class Policy:
             self.choose(self.standing.prices, held, pool)
             vain = not held and self.decider.in_vain(crowd, any([seat.known.drafts for seat in self.seats]))
             limits = {"least": self.standing.least, "room": self.draft_rows, "anybody": vain}
-            self.standing.routine = routine_of(self.seats, crowd, self.instant.prices, **limits)
+            self.standing.go_on_by(routine_of(self.seats, crowd, self.instant.prices, **limits))
 
     def turn_to(self, standing: Standing) -> None:
         """The step goes by this decision."""

@@ -6,7 +6,7 @@ from math import ceil
 
 from foredraft.engine.policy.allocation import Values
 from foredraft.engine.policy.decision import StepPrices
-from foredraft.engine.policy.holding import HOLD_STEPS
+from foredraft.engine.policy.holding import HOLD_STEPS, HOLD_WEIGHED
 from foredraft.engine.policy.request_policy import RequestPolicy
 from foredraft.engine.policy.routine import Pair, Routine
 from foredraft.engine.policy.seat import crowd_class
@@ -49,6 +49,11 @@ class Standing:
         """Whether what was decided before still stands, a few steps later and for mostly the same requests as `known`:
         acceptance moves slowly, and deciding takes time."""
         return self.lasts and sum([its in self.held for its in known]) >= max(SAME_SHARE * len(known), self.least)
+
+    def go_on_by(self, routine: Routine | None) -> None:
+        """So do steps go on; where there is none they are thought about, and the decision stands for fewer."""
+        self.routine = routine
+        self.most = self.most if routine else min(self.most, HOLD_WEIGHED)
 
     def leave_routine(self, deciding: Sequence[Pair]) -> None:
         """Think again about those who decide; who has joined by routine takes part."""
