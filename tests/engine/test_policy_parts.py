@@ -18,7 +18,7 @@ from foredraft.engine.policy.allocation import NOTHING, PLAIN, Allocation, Plan,
 from foredraft.engine.policy.cutting import Cutting, cut
 from foredraft.engine.policy.decision import PATIENCE, Decider, Experiment, StepPrices, within
 from foredraft.engine.policy.exploration import FIRST_STEPS, LEAST_SHARE, Exploration
-from foredraft.engine.policy.holding import DOUBLINGS, HOLD_WEIGHED, MANY, outlasts, patience
+from foredraft.engine.policy.holding import DOUBLINGS, HOLD_IDLE, HOLD_WEIGHED, MANY, outlasts, patience
 from foredraft.engine.policy.live_costs import LiveCosts, rough_costs, size_class
 from foredraft.engine.policy.policy import Policy
 from foredraft.engine.policy.request_policy import ASK_LAST, RequestPolicy
@@ -43,7 +43,7 @@ class Prices:
     def step(self, draft_rows: float) -> float:
         return self.base + 0.1 * max(0, draft_rows - self.flat)
 
-    def more(self, first: int, last: int) -> float:
+    def more(self, first: int, last: int, *, called: bool) -> float:
         return self.step(last) - self.step(first)
 
     def draft(self, label: str, requests: int) -> float:
@@ -243,8 +243,8 @@ def test_another_row_behind_a_network_is_priced_by_steps_that_followed_one():
             live.saw_step(rows, 4, 0, False, 1.0 + rows / 100, called=False)
             live.saw_step(rows, 4, 0, False, 1.2 + rows / 20, called=True)
     prices = StepPrices(live, base_rows=4, requests=4, context=0.0, sampled=False)
-    assert prices.more(4, 12) == pytest.approx(8 / 20, rel=0.15)
-    assert prices.step(12) - prices.step(4) == pytest.approx(8 / 100, rel=0.3)
+    assert prices.more(4, 12, called=True) == pytest.approx(8 / 20, rel=0.15)
+    assert prices.more(4, 12, called=False) == pytest.approx(8 / 100, rel=0.3)
 
 
 def test_the_steps_limit_takes_drafts_from_those_who_gain_least():
@@ -801,6 +801,11 @@ def test_a_decision_stands_for_fewer_steps_where_they_take_thought():
     assert standing.most == HOLD_WEIGHED + 9
     standing.go_on_by(None)
     assert standing.most == HOLD_WEIGHED and standing.routine is None
+    idle = Routine({}, 1, 1, {}, drafts=False)
+    few, many = (Standing(alone=False, held=set(range(count)), most=2 * HOLD_IDLE) for count in (4, MANY))
+    few.go_on_by(idle)
+    many.go_on_by(idle)
+    assert (few.most, many.most) == (HOLD_IDLE, 2 * HOLD_IDLE)
 
 
 def test_who_comes_between_decisions():

@@ -56,8 +56,8 @@ class Prices(Protocol):
     def draft(self, label: str, requests: int) -> float:
         """One drafter call for so many requests."""
 
-    def more(self, first: int, last: int) -> float:
-        """What a step takes longer with `last` draft nodes that a network has drafted than with `first`."""
+    def more(self, first: int, last: int, *, called: bool) -> float:
+        """What a step takes longer with `last` draft nodes than with `first`; `called` where a network drafts them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,14 +216,14 @@ class Values:
         """Tokens per second of so many requests: where some have ended since, a second brings fewer."""
         return self.rate * requests / self.requests
 
-    def another_row(self, rows: float, requests: int) -> float:
+    def another_row(self, rows: float, requests: int, *, called: bool = True) -> float:
         """Tokens that the row of one more drafted token costs one of so many requests, whose drafts usually have so
-        many `rows`; beside others the last one of everybody's."""
+        many `rows`; beside others the last one of everybody's. `called` where a network drafts."""
         first, last = round(rows), round(rows) + FEW
         if not self.alone:
             last = max(round(self.rows * requests / self.requests), 2 * requests)  # that anybody drafts is paid already
             first = last - requests
-        return max(0.0, self.rate_of(requests) * self.prices.more(first, last) / (last - first))
+        return max(0.0, self.rate_of(requests) * self.prices.more(first, last, called=called) / (last - first))
 
     def share(self, label: str, requests: int) -> float:
         key = (label, requests)

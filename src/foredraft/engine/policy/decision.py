@@ -57,9 +57,9 @@ class StepPrices:
     def whole(self, rows: int, *, called: bool = False) -> float:
         return self.costs.step_seconds(rows, self.requests, self.context, self.sampled, called=called)
 
-    def more(self, first: int, last: int) -> float:
-        """What a step takes longer with `last` draft nodes that a network has drafted than with `first`."""
-        return self.whole(self.base_rows + last, called=True) - self.whole(self.base_rows + first, called=True)
+    def more(self, first: int, last: int, *, called: bool) -> float:
+        """What a step takes longer with `last` draft nodes than with `first`; `called` where a network drafts them."""
+        return self.whole(self.base_rows + last, called=called) - self.whole(self.base_rows + first, called=called)
 
     def known(self, draft_rows: int) -> bool:
         """Whether steps of this size have been seen lately."""

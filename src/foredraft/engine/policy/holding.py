@@ -11,6 +11,7 @@ DECIDING, DECIDING_EACH = 2.5e-4, 3e-4  # seconds that a decision takes, and mor
 DECIDING_SHARE = 0.02  # of the time that deciding may take: where steps are short, decisions stand for longer
 HOLD_MOST, HOLD_MOST_BESIDE = 16, 48
 HOLD_WEIGHED = 24  # and where drafts are weighed in every step: which of them are worth asking for changes sooner
+HOLD_IDLE = 32  # and where few requests are not drafted for: drafts for few mostly pay, so that is soon wrong
 WORTH_DECIDING = 4  # tokens that one of several requests must still have to write for a decision to pay
 DOUBLINGS = 2  # of the steps that a decision stands for, where several requests were decided not to be drafted for
 

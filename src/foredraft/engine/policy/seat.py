@@ -131,7 +131,8 @@ class Seat:
         if key not in known.growth:
             way = known.ways[self.place]
             seconds = costs.another_token(way, *known.lengths[way.kind], sharing)
-            row, run = values.another_row(known.usual_rows(self.place), requests), values.rate_of(requests) * seconds
+            row = values.another_row(known.usual_rows(self.place), requests, called=not way.instant)
+            run = values.rate_of(requests) * seconds
             known.growth[key] = Growth(known.candour(self.place), row, run, known.onward(self.place))
         self.work.growth = known.growth[key]
 

@@ -6,7 +6,7 @@ from math import ceil
 
 from foredraft.engine.policy.allocation import Values
 from foredraft.engine.policy.decision import StepPrices
-from foredraft.engine.policy.holding import HOLD_STEPS, HOLD_WEIGHED
+from foredraft.engine.policy.holding import HOLD_IDLE, HOLD_STEPS, HOLD_WEIGHED, MANY
 from foredraft.engine.policy.request_policy import RequestPolicy
 from foredraft.engine.policy.routine import Pair, Routine
 from foredraft.engine.policy.seat import crowd_class
@@ -51,9 +51,12 @@ class Standing:
         return self.lasts and sum([its in self.held for its in known]) >= max(SAME_SHARE * len(known), self.least)
 
     def go_on_by(self, routine: Routine | None) -> None:
-        """So do steps go on; where there is none they are thought about, and the decision stands for fewer."""
+        """So steps go on. A decision stands for fewer where they are thought about, or few are not drafted for."""
         self.routine = routine
-        self.most = self.most if routine else min(self.most, HOLD_WEIGHED)
+        if routine is None:
+            self.most = min(self.most, HOLD_WEIGHED)
+        elif not routine.drafts and len(self.held) < MANY:
+            self.most = min(self.most, HOLD_IDLE)
 
     def leave_routine(self, deciding: Sequence[Pair]) -> None:
         """Think again about those who decide; who has joined by routine takes part."""
