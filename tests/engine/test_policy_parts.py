@@ -797,11 +797,11 @@ def test_a_decision_stands_for_mostly_the_same_requests():
 
 def test_a_decision_stands_for_fewer_steps_where_they_take_thought():
     standing = Standing(alone=False, most=HOLD_WEIGHED + 9)
-    standing.go_on_by(Routine({}, 1, 1, {}, drafts=True))
+    standing.go_on_by(Routine({}, 1, 1, {}, 0, drafts=True))
     assert standing.most == HOLD_WEIGHED + 9
     standing.go_on_by(None)
     assert standing.most == HOLD_WEIGHED and standing.routine is None
-    idle = Routine({}, 1, 1, {}, drafts=False)
+    idle = Routine({}, 1, 1, {}, 0, drafts=False)
     few, many = (Standing(alone=False, held=set(range(count)), most=2 * HOLD_IDLE) for count in (4, MANY))
     few.go_on_by(idle)
     many.go_on_by(idle)

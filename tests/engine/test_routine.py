@@ -107,6 +107,11 @@ def test_who_has_to_be_decided_about_does_not_join(stranger):
     assert routine.takes(*stranger) == (stranger[0].chunk > 1)
 
 
+def test_no_more_join_than_a_step_has_room_for():
+    routine = routine_of([seat(), seat()], 1, {}, least=2, room=15)
+    assert routine.welcomes(*newcomer()) and not routine.welcomes(*newcomer())  # four nodes each
+
+
 def test_who_leaves_no_choice_waits_for_nobodys_routine():
     routine, (work, known) = routine_of([seat(), seat()], 1, {}, least=2, room=16), newcomer(chunk=9)
     known.fixed = True
@@ -138,7 +143,7 @@ def test_a_routine_of_nothing_is_for_anybody_that_leaves_a_choice():
 
 def test_accounts_hold_what_was_written_since_they_were_opened():
     plain = seat(drafted=False)
-    routine, pairs = Routine({plain.known: PLAIN}, 1, 0, {}, drafts=False), [(plain.work, plain.known)]
+    routine, pairs = Routine({plain.known: PLAIN}, 1, 0, {}, 0, drafts=False), [(plain.work, plain.known)]
     statistics = plain.work.running.request.statistics
     statistics.rounds, statistics.committed = 5, 6
     routine.open(pairs)

@@ -41,6 +41,7 @@ class Routine:
         crowd: Class of how many requests there are.
         anybody: Whether it is good for others, too: nobody is drafted for.
         prices: Tokens that asking an instant way costs, by label.
+        spare: Draft nodes that a step may hold beyond theirs.
         drafts: Whether anybody is drafted for: by ways that stop by themselves.
         accounts: What all had written when it was last counted; none while it is not.
         seconds: Of steps of which nothing else was noted.
@@ -50,6 +51,7 @@ class Routine:
     least: int
     crowd: int
     prices: Mapping[str, float]
+    spare: int
     drafts: bool
     anybody: bool = False
     accounts: list[Account] | None = None
@@ -80,9 +82,10 @@ class Routine:
         if not may_join(leader, usual, work, its):
             return False
         its.settle(self.prices)
-        if its.standing or not its.joins(leader):
+        nodes = leader.ways[usual].nodes
+        if its.standing or nodes > self.spare or not its.joins(leader):
             return False
-        self.places[its] = its.base.place
+        self.places[its], self.spare = its.base.place, self.spare - nodes
         return True
 
     def seats(self, deciding: Sequence[Pair]) -> list[Seat]:
@@ -138,7 +141,8 @@ def routine_of(
     if any([seat.known.fixed or seat.known.standing for seat in seats]):
         return None
     ways = [seat.known.ways[seat.known.base.place] for seat in drafted]
-    if not all([way.stops for way in ways]) or sum([way.nodes for way in ways]) > room:
+    spare = room - sum([way.nodes for way in ways])
+    if spare < 0 or not all([way.stops for way in ways]):
         return None
     places = {seat.known: seat.known.base.place for seat in seats}
-    return Routine(places, least, crowd, prices, bool(ways), anybody)
+    return Routine(places, least, crowd, prices, spare, bool(ways), anybody)
