@@ -212,7 +212,7 @@ class Values:
         rows = self.rate * self.prices.step(plan.rows) if self.alone else self.row_price * plan.rows
         return rows + self.rate * plan.toll
 
-    def rate_of(self, requests: int) -> float:
+    def rate_with(self, requests: int) -> float:
         """Tokens per second of so many requests: where some have ended since, a second brings fewer."""
         return self.rate * requests / self.requests
 
@@ -223,7 +223,7 @@ class Values:
         if not self.alone:
             last = max(round(self.rows * requests / self.requests), 2 * requests)  # that anybody drafts is paid already
             first = last - requests
-        return max(0.0, self.rate_of(requests) * self.prices.more(first, last, called=called) / (last - first))
+        return max(0.0, self.rate_with(requests) * self.prices.more(first, last, called=called) / (last - first))
 
     def share(self, label: str, requests: int) -> float:
         key = (label, requests)

@@ -124,8 +124,8 @@ class Policy:
         if held or self.opens(self.standing.prices):
             self.choose(self.standing.prices, held, pool)
             vain = not held and self.decider.in_vain(crowd, any([seat.known.drafts for seat in self.seats]))
-            limits = {"least": self.standing.least, "room": self.draft_rows, "anybody": vain}
-            self.standing.go_on_by(routine_of(self.seats, crowd, self.instant.prices, **limits))
+            least, room, prices = self.standing.least, self.draft_rows, self.instant.prices
+            self.standing.go_on_by(routine_of(self.seats, crowd, prices, least=least, room=room, anybody=vain))
 
     def turn_to(self, standing: Standing) -> None:
         """The step goes by this decision."""

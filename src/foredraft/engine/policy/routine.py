@@ -79,7 +79,7 @@ class Routine:
             return False
         usual = mode([self.places[other] for other in alike])
         leader = next(other for other in alike if self.places[other] == usual)
-        if not may_join(leader, usual, work, its):
+        if not may_join(leader, work, its):
             return False
         its.settle(self.prices)
         nodes = leader.ways[usual].nodes
@@ -116,10 +116,10 @@ class Routine:
         return [account.since() for account in accounts]
 
 
-def may_join(leader: RequestPolicy, place: int, work: Work, its: RequestPolicy) -> bool:
-    """Whether a request may draft like `leader`, by whose way `place`: from the end of its prompt on by what needs
-    nothing of the target, near the end of its text by a drafter that knows it. That nobody was worth drafting for says
-    little of another text."""
+def may_join(leader: RequestPolicy, work: Work, its: RequestPolicy) -> bool:
+    """Whether a request may draft like `leader`: from its prompt's end on by what needs nothing of the target, near the
+    end of its text by a drafter that knows it. That nobody was worth drafting for says little of another text."""
+    place = leader.base.place
     if place == PLAIN:
         return False
     ready = work.chunk == 1 or leader.ways[place].independent

@@ -132,7 +132,7 @@ class Seat:
             way = known.ways[self.place]
             seconds = costs.another_token(way, *known.lengths[way.kind], sharing)
             row = values.another_row(known.usual_rows(self.place), requests, called=not way.instant)
-            run = values.rate_of(requests) * seconds
+            run = values.rate_with(requests) * seconds
             known.growth[key] = Growth(known.candour(self.place), row, run, known.onward(self.place))
         self.work.growth = known.growth[key]
 
