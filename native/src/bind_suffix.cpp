@@ -46,12 +46,12 @@ std::uint32_t checked(const SuffixTree &tree, std::uint64_t sequence) {
     return std::uint32_t(sequence);
 }
 
-// (nodes, depth, width, factor, min_prob)
+// (nodes, depth, width, factor, min_prob, least)
 Limits limits_of(nb::handle handle) {
     const nb::tuple parts = nb::cast<nb::tuple>(handle);
-    require(parts.size() == 5, "limits are nodes, depth, width, factor and min_prob");
+    require(parts.size() == 6, "limits are nodes, depth, width, factor, min_prob and least");
     const Limits limits{nb::cast<int>(parts[0]), nb::cast<int>(parts[1]), nb::cast<int>(parts[2]),
-                        nb::cast<double>(parts[3]), nb::cast<double>(parts[4])};
+                        nb::cast<double>(parts[3]), nb::cast<double>(parts[4]), nb::cast<double>(parts[5])};
     require(limits.nodes >= 0 && limits.nodes <= MOST && limits.depth >= 0 && limits.depth <= MOST &&
                 limits.width >= 1 && limits.width <= MOST && limits.factor >= 0 && limits.factor <= MOST,
             "a limit is negative or too large");
@@ -65,10 +65,12 @@ template <class Number, class Cast> nb::object listed(const std::vector<Number> 
     return list;
 }
 
-nb::tuple told(const Guess &guess) {
-    return nb::make_tuple(listed(guess.tokens, PyLong_FromLong), listed(guess.parents, PyLong_FromLong),
-                          listed(guess.chances, PyFloat_FromDouble));
+nb::tuple told(const Draft &draft) {
+    return nb::make_tuple(listed(draft.tokens, PyLong_FromLong), listed(draft.parents, PyLong_FromLong),
+                          listed(draft.chances, PyFloat_FromDouble));
 }
+
+nb::object pair(const Counts &counts) { return nb::make_tuple(counts.count, counts.size); }
 
 int bounded(std::size_t length) { return int(std::min<std::size_t>(length, DEEPEST)); }
 
@@ -91,7 +93,7 @@ nb::tuple guess_after(Guessers &guessers, SuffixTree &past, nb::handle order) {
     const int length = bounded(text.tokens.size());
     const Guess &own = guessers.own.best(tree, {end, length, &text}, limits, 0);
     const Guess &other = guessers.past.best(past, {end, length, nullptr}, limits, own.score);
-    return told(other.tokens.empty() ? own : other);
+    return told(other.tokens.empty() ? stated(own, limits.least, 1) : stated(other, limits.least, 0));
 }
 
 nb::list guesses(SuffixTree &past, const nb::list &orders) {
@@ -106,7 +108,9 @@ nb::tuple best_guess(SuffixTree &tree, nb::handle tokens, nb::handle limits, dou
     const std::vector<Token> context = tokens_of(tokens);
     const Guess &guess = guesser.best(tree, {context.data() + context.size(), bounded(context.size()), nullptr},
                                       limits_of(limits), to_beat);
-    return nb::tuple(told(guess) + nb::make_tuple(guess.score));
+    return nb::make_tuple(listed(guess.tokens, PyLong_FromLong), listed(guess.parents, PyLong_FromLong),
+                          listed(guess.counts, [](const Counts &its) { return pair(its).release().ptr(); }),
+                          guess.matched, guess.score);
 }
 
 std::uint32_t count(const SuffixTree &tree, nb::handle tokens) {
@@ -152,7 +156,7 @@ void bind_suffix(nb::module_ &m) {
           "(tokens, parents, chances) for each (tree, tokens, limits): what most likely follows the tokens, by the "
           "tree of them alone, sequence 0, which takes in what it lacks, or by the tree of past texts.");
     m.def("best_suffix_guess", best_guess, nb::arg("tree"), nb::arg("context"), nb::arg("limits"),
-          nb::arg("to_beat") = 0.0, "(tokens, parents, chances, score) of the best guess by one tree.");
+          nb::arg("to_beat") = 0.0, "(tokens, parents, counts, matched, score) of the best guess by one tree.");
 }
 
 }  // namespace foredraft

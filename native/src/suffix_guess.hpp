@@ -1,6 +1,7 @@
 // Drafts that the counts of a suffix tree suggest: drafters/suffix_guess.py once more, operation for operation, so that
 // chances and scores are the same bits.
 #pragma once
+#include <cstdint>
 #include <vector>
 
 #include "suffix_tree.hpp"
@@ -10,20 +11,36 @@ namespace foredraft::suffix {
 // As `GuessLimits` in suffix_guess.py.
 struct Limits {
     int nodes, depth, width;
-    double factor, min_prob;
+    double factor, min_prob, least;
+};
+
+// How often a token followed a string, and how often that came.
+struct Counts {
+    std::uint32_t count, size;
 };
 
 // As `Guess` in suffix_guess.py.
 struct Guess {
     std::vector<Token> tokens;
     std::vector<int> parents;
-    std::vector<double> chances;
+    std::vector<Counts> counts;
+    int matched = 0;
     double score = 0;
     bool truncated = false;
 
-    void clear(double score);
-    int add(Token token, int parent, double share, double prob);
+    void clear(double score, int matched = 0);
+    int add(Token token, int parent, Counts counts, double prob);
 };
+
+// What is drafted of a guess.
+struct Draft {
+    std::vector<Token> tokens;
+    std::vector<int> parents;
+    std::vector<double> chances;
+};
+
+// As `stated` in suffix_guess.py.
+Draft stated(const Guess &guess, double least, int ends);
 
 // What follows a context: its last token is the one before `end`. `own` where it is all of that text of the tree.
 struct Context {
@@ -42,7 +59,7 @@ private:
     struct Reached {  // a token that may become a node
         double cost;
         int parent, rank;
-        double share;
+        Counts counts;
         Token token;
         Place place;
         int depth;

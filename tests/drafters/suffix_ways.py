@@ -27,8 +27,8 @@ class NativeWay:
         self.make, self.guesses = extension().SuffixTree, extension().suffix_guesses
 
     def best_guess(self, tree, context: list[int], limits: GuessLimits, to_beat: float = 0.0) -> Guess:
-        tokens, parents, chances, score = extension().best_suffix_guess(tree, context, limits, to_beat)
-        return Guess(tokens=tokens, parents=parents, chances=chances, score=score)
+        tokens, parents, counts, matched, score = extension().best_suffix_guess(tree, context, limits, to_beat)
+        return Guess(tokens=tokens, parents=parents, counts=counts, matched=matched, score=score)
 
     def is_empty(self, tree) -> bool:
         return (tree.strings, tree.texts) == (0, {})

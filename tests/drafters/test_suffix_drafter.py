@@ -117,15 +117,18 @@ def test_chain_keeps_to_nodes_and_depth(nodes, depth):
 
 
 @pytest.mark.parametrize("tree_size", [0, 8])
-def test_nodes_say_how_often_they_followed(tree_size):
-    """5 followed 1 in two of three places that go on, then 7 and 8 in one each."""
+def test_nodes_say_how_likely_they_follow(tree_size):
+    """5 followed 1 in two of three places that go on, then 7 and 8 in one each; less the fewer places there are and the
+    shorter the string is."""
     options = {"tree_size": tree_size, "suffix_decoding_max_spec_factor": 8.0}
     drafter = make_suffix_drafter()
     finish(drafter, [1, 5, 7, 9])
     finish(drafter, [1, 5, 8, 9])
     finish(drafter, [1, 6, 9, 9])
     tree = propose(drafter, make_request([3, 1], **options), depth=2)
-    known = {(1, 5): 2 / 3, (1, 6): 1 / 3, (5, 7): 1 / 2, (5, 8): 1 / 2, (6, 9): 1}
+    sure, later = 1 - 1 / (1.6 * 3), 1 - 1 / (2.2 * 2)
+    known = {(1, 5): 2 / 3 * sure, (1, 6): 1 / 3 * sure, (5, 7): 1 / 2 * later, (5, 8): 1 / 2 * later}
+    known[6, 9] = 1 - 1 / 2.2
     before = [tree.tokens[parent] if parent >= 0 else 1 for parent in tree.parents]
     assert tree.chances == pytest.approx([known[pair] for pair in zip(before, tree.tokens, strict=True)])
     assert len(tree) == (5 if tree_size else 2)
@@ -160,9 +163,9 @@ def test_what_is_not_worth_its_row_is_left_out():
     for follower in (7, 7, 8, 9):
         finish(drafter, [1, 2, follower, 5])
     [whole] = drafter.propose([task_for(make_request([1, 2]))])
-    assert whole.tokens[0] == 7 and whole.chances[0] == 0.5
-    for row, kept in ((0.4, True), (0.6, False)):
+    assert whole.tokens[0] == 7 and whole.chances[0] == pytest.approx(0.5 * (1 - 1 / (2.2 * 4)))
+    for row, kept in ((0.4, True), (0.5, False)):
         task = replace(task_for(make_request([1, 2])), growth=Growth(row=row))
         assert bool(drafter.propose([task])[0].tokens) == kept
-    boasting = replace(task_for(make_request([1, 2])), growth=Growth(candour=2.0, row=0.4))  # a half means a quarter
+    boasting = replace(task_for(make_request([1, 2])), growth=Growth(candour=2.0, row=0.4))  # 0.44 means 0.2
     assert not drafter.propose([boasting])[0].tokens

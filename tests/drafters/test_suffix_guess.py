@@ -28,8 +28,8 @@ def tree_of(way, sequences, depth=DEPTH):
     return tree
 
 
-def make_limits(*, nodes=8, depth=8, width=1, factor=4.0, min_prob=0.1):
-    return GuessLimits(nodes=nodes, depth=depth, width=width, factor=factor, min_prob=min_prob)
+def make_limits(*, nodes=8, depth=8, width=1, factor=4.0, min_prob=0.1, least=0.0):
+    return GuessLimits(nodes=nodes, depth=depth, width=width, factor=factor, min_prob=min_prob, least=least)
 
 
 def occurrences(string, sequences):
@@ -132,7 +132,7 @@ def test_tree_takes_nodes_by_probability(way):
 @each_way
 @settings(max_examples=60, deadline=None)
 @given(st.lists(texts, min_size=1, max_size=2), texts, limits, st.integers(1, 3))
-def test_chances_are_shares_of_what_followed(way, sequences, context, limits, width):
+def test_counts_are_those_of_what_followed(way, sequences, context, limits, width):
     """Each given its parent; the sum of their products along paths is the score that ranks guesses."""
     wide = make_limits(
         nodes=limits.nodes, depth=limits.depth, width=width, factor=limits.factor, min_prob=limits.min_prob
@@ -145,8 +145,9 @@ def test_chances_are_shares_of_what_followed(way, sequences, context, limits, wi
         for suffix in suffixes
         if all(occurrences([*suffix, *tree.path_tokens(node)], sequences) for node in range(len(tree)))
     ]
-    assert not len(tree) or any(guess.chances == pytest.approx(own) for own in wanted)
-    products = [prod(guess.chances[above] for above in tree.path(node)) for node in range(len(tree))]
+    own = [count / whole for count, whole in guess.counts]
+    assert not len(tree) or any(own == pytest.approx(shares) for shares in wanted)
+    products = [prod(own[above] for above in tree.path(node)) for node in range(len(tree))]
     assert sum(products) == pytest.approx(guess.score)
 
 
@@ -155,7 +156,7 @@ def test_probability_is_the_product_of_shares(way):
     tree = tree_of(way, [[1, 2, 3], [1, 2, 4], [1, 2, 3], [1, 5, 6]])
     guess = way.best_guess(tree, [1], make_limits())
     assert guess.tokens == [2, 3]
-    assert guess.chances == pytest.approx([3 / 4, 2 / 3])
+    assert guess.counts == [(3, 4), (2, 3)]
     assert guess.score == pytest.approx(3 / 4 + 3 / 4 * 2 / 3)
 
 
@@ -164,6 +165,51 @@ def test_probability_is_the_product_of_shares(way):
 def test_chain_stops_below_the_least_probability(way, min_prob, drafted):
     tree = tree_of(way, [[1, 2, 3], [1, 2, 4], [1, 2, 3], [1, 5, 6]])
     assert way.best_guess(tree, [1], make_limits(min_prob=min_prob)).tokens == drafted
+
+
+def after(way, text, *, past=(), **limits):
+    """The guess for a text by its own tree and by one of past texts."""
+    own = way.make(24)
+    own.insert([])
+    [(tokens, parents, chances)] = way.guesses(tree_of(way, past, depth=24), [(own, text, make_limits(**limits))])
+    return tokens, parents, chances
+
+
+@each_way
+def test_what_followed_a_long_string_is_likelier_than_what_followed_a_short_one(way):
+    short, long = after(way, [1, 5, 7, 1]), after(way, [3, 4, 1, 5, 7, 3, 4, 1])
+    assert short[0][0] == long[0][0] == 5
+    assert short[2][0] == pytest.approx(1 - 1 / 1.6)  # one token, whose end of the text is no place that goes on
+    assert long[2][0] == pytest.approx(1 - 1 / 2.8)
+    assert long[2][1] == pytest.approx(1 - 1 / 3.4)  # behind it the string is a token longer
+
+
+@each_way
+def test_what_followed_often_is_likelier_than_what_followed_once(way):
+    chances = [after(way, [9, 1], past=[[1, 5, 7]] * times)[2][0] for times in (1, 2, 20)]
+    assert chances == pytest.approx([1 - 1 / (1.6 * times) for times in (1, 2, 20)])
+
+
+@each_way
+def test_a_draft_ends_where_its_path_is_too_unlikely(way):
+    text = [1, 5, 7, 8, 1]  # paths of 0.375, 0.205 and 0.132
+    for least, drafted in ((0.0, [5, 7, 8]), (0.2, [5, 7]), (0.3, [5]), (0.4, [])):
+        tokens, parents, chances = after(way, text, least=least, nodes=3)
+        assert tokens == drafted and parents == list(range(-1, len(drafted) - 1))
+        assert prod(chances) >= least
+
+
+@each_way
+def test_the_branches_that_are_left_keep_their_parents(way):
+    past = [[1, 5, 7], [1, 5, 8], [1, 5, 7], [1, 6, 9]]
+    limits = {"width": 2, "factor": 5.0}
+    tokens, parents, _ = after(way, [4, 1], past=past, **limits)
+    assert (tokens, parents) == ([5, 7, 6, 8, 9], [-1, 0, -1, 0, 2])
+    tokens, parents, chances = after(way, [4, 1], past=past, least=0.21, **limits)
+    assert (tokens, parents) == ([5, 7, 6], [-1, 0, -1])
+    assert chances[2] == pytest.approx(1 / 4 * (1 - 1 / (1.6 * 4)))
+    tokens, parents, _ = after(way, [4, 1], past=past, least=0.15, **limits)
+    assert (tokens, parents) == ([5, 7, 6, 8], [-1, 0, -1, 0])
 
 
 @each_way

@@ -28,6 +28,7 @@ limits = st.builds(
     width=st.integers(1, 4),
     factor=st.sampled_from([0.0, 0.5, 1.0, 3.0, 64.0]),
     min_prob=st.sampled_from([0.0, 0.1, 1 / 3, 0.9]),
+    least=st.sampled_from([0.0, 0.2, 0.6]),
 )
 
 
@@ -58,7 +59,7 @@ class Pair:
 
 
 def told(guess) -> tuple:
-    return guess.tokens, guess.parents, guess.chances, guess.score
+    return guess.tokens, guess.parents, guess.counts, guess.matched if guess.tokens else 0, guess.score
 
 
 def told_tree(tree) -> tuple:

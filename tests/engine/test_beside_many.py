@@ -8,12 +8,13 @@ from foredraft.core.draft_tree import DraftTree
 from foredraft.core.outcome import Verdict
 from foredraft.drafters.growth import Growth
 from foredraft.engine.policy.acceptance import Past
-from foredraft.engine.policy.allocation import NOTHING, Plan, Values
+from foredraft.engine.policy.allocation import MARGIN_BESIDE, NOTHING, Plan, Values
 from foredraft.engine.policy.decision import VAIN, Decider, StepPrices
 from foredraft.engine.policy.holding import WORTH_DECIDING, waits
 from foredraft.engine.policy.live_costs import LiveCosts
 from foredraft.engine.policy.policy import Policy
 from foredraft.engine.policy.request_policy import UNASKED, RequestPolicy
+from foredraft.engine.policy.routine import Routine
 from foredraft.engine.policy.seat import Seat
 from foredraft.engine.step_costs import DraftCost, ForwardCost, StepCosts
 from foredraft.engine.way import Way
@@ -64,32 +65,54 @@ def test_all_are_asked_where_that_has_been_worth_its_time_and_none_where_it_was_
     assert seats[0].at_least_asking(better, values(seats)) is better
     assert seat(chunk=3, past=past).at_least_asking(NOTHING, values(seats)) is NOTHING  # the end of a prompt
     for its in seats:
-        its.known.saw_worth(1, 0.0, -0.5, times=12)
+        its.known.saw_asked(1, -0.5, times=12)
     assert {its.at_least_asking(NOTHING, values(seats)) for its in seats} == {NOTHING}
 
 
 def test_hope_of_what_is_not_asked_comes_back():
     past = Past()
     known = seat(past=past).known
-    known.saw_worth(1, 0.0, -1.0, times=1000)
-    low = known.usual_worth(1)
-    for _ in range(1500):
+    known.saw_asked(1, -0.1, times=1000)
+    low = known.asked_worth(1)
+    for _ in range(500):
         known.leaves(1)
-    assert low < 0.0 < known.usual_worth(1) < UNASKED
+    assert low < 0.0 < known.asked_worth(1) < UNASKED
 
 
 def test_what_asking_has_brought_is_learned_from_what_was_accepted():
     one = seat()
-    one.place, before = 1, one.known.usual_worth(1)
+    one.place = 1
     one.work.tree = DraftTree(tokens=[1, 2], parents=[-1, 0], drafters=["suffix"] * 2, chances=[0.9, 0.8])
     one.work.path = [0, 1]
     one.learn(0.25, teaches=True, stands_for=12)
-    assert before < one.known.usual_worth(1) < 1.5  # two tokens for rows worth half a token
+    assert UNASKED < one.known.asked_worth(1) < 1.5  # two tokens for rows worth half a token
     assert one.known.rows[1] == 2
     assert one.known.saved[SUFFIX.owner] == pytest.approx(12 * 1.5)
     one.work.path = []
-    one.learn(0.25, teaches=True, stands_for=1000)
-    assert one.known.usual_worth(1) == pytest.approx(-0.5, abs=0.01)
+    one.learn(0.25, teaches=True, stands_for=9999)
+    assert one.known.asked_worth(1) == pytest.approx(-0.5, abs=0.01)
+
+
+def test_one_step_says_little_of_what_asking_is_worth():
+    """Most bring nothing and some bring much, so a step of many says little, also where it is learned from for others."""
+    known = seat(past=Past()).known
+    for _ in range(100):
+        known.saw_asked(1, 0.2, times=8)
+    before = known.asked_worth(1)
+    for _ in range(16):
+        known.saw_asked(1, -0.4, times=8)
+    assert before == pytest.approx(0.2, abs=0.01)
+    assert 0.0 < known.asked_worth(1) < before
+
+
+def test_to_be_asked_a_way_has_to_be_worth_more_than_its_call():
+    past = Past()
+    seats = [seat(past=past) for _ in range(8)]
+    share = values(seats).share(SUFFIX.label, 8)
+    seats[0].known.saw_asked(1, share + MARGIN_BESIDE / 2, times=9999)
+    assert seats[0].at_least_asking(NOTHING, values(seats)) is NOTHING
+    seats[0].known.saw_asked(1, share + 2 * MARGIN_BESIDE, times=9999)
+    assert seats[0].at_least_asking(NOTHING, values(seats)).label == SUFFIX.label
 
 
 def test_a_plan_brings_no_more_than_its_usual_nodes():
@@ -125,8 +148,10 @@ def test_who_comes_takes_part_in_the_last_decision():
 
 def test_after_many_decisions_to_draft_nothing_the_next_one_is_for_anybody():
     decider = Decider()
-    found = [decider.in_vain(MANY, drafts) for drafts in [False] * VAIN + [True] + [False] * VAIN]
-    assert found == [False] * (VAIN - 1) + [True] + [False] * VAIN + [True]
+    found = [decider.in_vain(MANY, drafts) for drafts in [False] * VAIN + [True, False]]
+    assert found == [*range(1, VAIN + 1), 0, 1]
+    decider.renew()  # whoever comes
+    assert decider.in_vain(MANY, False) == 2
     assert not any(decider.in_vain(ALONE, False) for _ in range(2 * VAIN))
 
 
@@ -154,12 +179,24 @@ def test_steps_after_a_decision_say_nothing_of_costs(monkeypatch: pytest.MonkeyP
     request = SimpleNamespace(statistics=None)
     running = SimpleNamespace(table=table, request=request, sampler=SimpleNamespace(plain_greedy=True))
     work = SimpleNamespace(running=running, tree=DraftTree(), chunk=1, verdict=Verdict([], 1))
-    policy.standing = policy.standings[False]
+    policy.standing = policy.standings[FEW]
     policy.standing.prices, policy.standing.held = values([seat(), seat()]).prices, {1, 2}
     for policy.standing.steps in range(9):
         lesson = policy.note([], [work] * 2, [request.statistics] * 2, 0.1, 1.0)
         policy.learn_of_step(lesson)
     assert len(seen) == 2  # the fourth and the eighth after it
+
+
+def test_what_was_decided_about_many_outlasts_steps_of_a_few():
+    """Requests that begin and end together pass by all numbers."""
+    policy = Policy(draft_rows=8)
+    many, few = policy.standings[MANY], policy.standings[FEW]
+    many.routine = Routine({}, 1, MANY, {}, 8, drafts=False, anybody=True)
+    policy.turn_to(few)
+    policy.standing.leave_routine([])
+    policy.turn_to(many)
+    assert policy.standing is many and many.routine is not None
+    assert (few.steps, many.steps) == (1, 1)
 
 
 def test_a_growth_says_what_a_path_must_be_worth_to_a_drafter_that_trims_itself():

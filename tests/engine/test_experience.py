@@ -7,7 +7,7 @@ import pytest
 
 from foredraft import Engine, SamplingParams, SpeculationConfig
 from foredraft.engine.experience_store import ExperienceStore
-from foredraft.engine.policy.acceptance import DepthAcceptance
+from foredraft.engine.policy.acceptance import DepthAcceptance, Tally
 from foredraft.engine.policy.experience import KEPT_TRIES, Experience
 from foredraft.engine.policy.usefulness import Use
 from foredraft.model.target import Target, load_target
@@ -40,6 +40,7 @@ def taught() -> Experience:
         known.learn(3, 2, step)
     known.take_in()
     experience.past.worths[0, 0, "suffix"] = 0.25
+    experience.past.askings[0, 2, "suffix"] = Tally(-30.0, 10 * KEPT_TRIES)
     experience.past.rows[0, 1, "draft model 4"] = 2.5
     experience.usefulness.uses[(0, 0), "medusa"] = Use(3, 0.01, 5)
     return experience
@@ -56,6 +57,7 @@ def test_a_record_brings_everything_back_but_part_of_its_weight():
     expected = DepthAcceptance(found.past, KIND, 3).expected
     assert expected == pytest.approx(DepthAcceptance(taught().past, KIND, 3).expected, abs=0.05)
     assert found.past.worths[0, 0, "suffix"] == 0.25 and found.past.rows[0, 1, "draft model 4"] == 2.5
+    assert found.past.askings[0, 2, "suffix"] == Tally(-3.0, KEPT_TRIES)
     use = found.usefulness.uses[(0, 0), "medusa"]
     assert use.worthless and (use.first, use.saved, use.requests) == (3, 0.01, 5)
 
@@ -70,6 +72,7 @@ def test_a_record_brings_everything_back_but_part_of_its_weight():
         {"tallies": [[[0, [1]], 1.0, 2.0]]},
         {"worths": [[[0], "much"]]},
         {"worths": {"a": 1}},
+        {"askings": [[[0], 1.0, "many"]]},
         {"rows": [[[0], "much"]]},
         {"uses": [[[0], "a", 1, 1, 0.5]]},
         {"uses": [[[0, 0], "a", 1, float("inf"), 0.5]]},

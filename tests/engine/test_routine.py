@@ -7,7 +7,7 @@ import pytest
 
 from foredraft import Engine, SamplingParams, SpeculationConfig
 from foredraft.core.outcome import SpeculationStatistics
-from foredraft.drafters.growth import FREE
+from foredraft.drafters.growth import FREE, Growth
 from foredraft.engine.policy.acceptance import Past
 from foredraft.engine.policy.allocation import NOTHING, PLAIN, Plan
 from foredraft.engine.policy.decision import REST, Decider
@@ -45,6 +45,20 @@ def test_a_routine_knows_who_drafts():
     assert (found.work, found.place, found.depth) == (drafted.work, 0, 19)
     assert not routine_of([plain], 0, {}, least=1, room=4).drafts
     assert routine_of([plain], 0, {}, least=1, room=4).seats(pairs[1:]) == []
+
+
+def test_a_routine_says_what_to_draft_where_all_of_that_is_worked_out():
+    """For so many requests, or nearly: what a row costs is learned for steps of about one size alike."""
+    seats = [seat(), seat(drafted=False), seat()]
+    for its in seats:
+        its.known.growth, its.work.running.options = {(0, 3): Growth(row=0.3)}, ["option"]
+    routine = routine_of(seats, 1, {}, least=2, room=8)
+    pairs = [(its.work, its.known) for its in seats]
+    assert routine.orders(pairs) == [(seats[0].work, "option"), (seats[2].work, "option")]
+    assert [its.work.growth for its in seats] == [Growth(row=0.3), None, Growth(row=0.3)]
+    assert routine.orders(pairs[1:]) is None  # not yet for two
+    assert routine.orders(pairs[1:2]) == []  # nobody is drafted for
+    assert routine_of(seats[1:2], 1, {}, least=1, room=8).orders(pairs) == []
 
 
 @pytest.mark.parametrize(

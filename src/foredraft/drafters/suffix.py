@@ -67,7 +67,8 @@ def guess_limits(task: DraftTask) -> GuessLimits:
         depth=task.depth,
         width=speculation.tree_width if speculation.tree_size else 1,
         factor=speculation.suffix_decoding_max_spec_factor,
-        min_prob=max(speculation.suffix_decoding_min_token_prob, task.growth.least),
+        min_prob=speculation.suffix_decoding_min_token_prob,
+        least=task.growth.least,
     )
 
 

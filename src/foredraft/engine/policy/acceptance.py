@@ -41,9 +41,11 @@ class Tally:
     hits: float = 0.0
     tries: float = 0.0
 
-    def add(self, hit: float, fade: float) -> None:
-        self.hits = self.hits * fade + hit
-        self.tries = self.tries * fade + 1.0
+    def add(self, hit: float, fade: float, times: int = 1) -> None:
+        """Another outcome, or so many alike."""
+        fade = fade**times
+        self.hits = self.hits * fade + hit * times
+        self.tries = self.tries * fade + times
 
     def begun(self) -> "Tally":
         """A few observations like these."""
@@ -99,6 +101,7 @@ class Past:
     def __init__(self) -> None:
         self.tallies: Recent[tuple, Tally] = Recent(KEPT_TALLIES)
         self.worths: Recent[tuple, float] = Recent(KEPT_WORTHS)  # tokens that asking an instant way was worth lately
+        self.askings: Recent[tuple, Tally] = Recent(KEPT_WORTHS)  # the same, where all of many ask: tokens and steps
         self.rows: Recent[tuple, float] = Recent(KEPT_WORTHS)  # nodes of a way's drafts that were verified lately
         self.candours: Recent[tuple, Candour] = Recent(KEPT_WORTHS)
 

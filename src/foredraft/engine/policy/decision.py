@@ -135,7 +135,7 @@ class Decider:
 
     Attributes:
         exploration: What finding out has cost.
-        since_plain, idle: Decisions since the last one to draft nothing; such decisions in a row.
+        since_plain: Decisions since the last one to draft nothing.
         usual, recent: Expected speed-up over plain decoding, on average over many steps and over few.
         vain: Decisions in a row to draft nothing, by how many requests there were, by class.
         put_off: Experiments in a row that waited for a step without instant drafts.
@@ -144,7 +144,6 @@ class Decider:
 
     exploration: Exploration = field(default_factory=Exploration)
     since_plain: int = 0
-    idle: int = 0
     usual: float = 1.0
     recent: float = 1.0
     vain: dict[int, int] = field(default_factory=dict)
@@ -178,18 +177,17 @@ class Decider:
         """These plans it is, in the end."""
         plain = prices.step(0)
         self.watch(rate_of(chosen, prices) * plain / len(chosen), plain)
-        drafting = any(plan.rows for plan in chosen)
-        self.since_plain, self.idle = (self.since_plain + 1, 0) if drafting else (0, self.idle + 1)
+        self.since_plain = self.since_plain + 1 if any(plan.rows for plan in chosen) else 0
 
-    def in_vain(self, crowd: int, drafts: bool) -> bool:
-        """Whether several requests, so many by class, were so often not drafted for, also now unless it `drafts`, that
-        this may be taken for granted of who comes next, for a while."""
-        self.vain[crowd] = 0 if drafts else self.vain.get(crowd, 0) + 1
-        return crowd > 0 and self.vain[crowd] >= VAIN
+    def in_vain(self, crowd: int, drafts: bool) -> int:
+        """Decisions in a row, with this one, that have drafted for none of several requests, so many by class, whoever
+        they were; none where it `drafts`. One request changes all at once."""
+        self.vain[crowd] = 0 if drafts or not crowd else self.vain.get(crowd, 0) + 1
+        return self.vain[crowd]
 
     def renew(self) -> None:
         """Other requests than before: what speculation has been worth says nothing of them."""
-        self.usual, self.recent, self.idle = 1.0, 1.0, 0
+        self.usual, self.recent = 1.0, 1.0
 
     def watch(self, speed_up: float, plain_step: float) -> None:
         """Allow some more experiments where speculation has become worth less than it was: the text has changed."""

@@ -21,10 +21,12 @@ class Experience:
     def record(self) -> dict[str, list]:
         """All of it in values that JSON holds."""
         tallies = [[place, tally.hits, tally.tries] for place, tally in self.past.tallies.items() if tally.tries]
+        askings = [[place, its.hits, its.tries] for place, its in self.past.askings.items() if its.tries]
         uses = self.usefulness.uses.items()
         return {
             "tallies": tallies,
             "worths": [[place, worth] for place, worth in self.past.worths.items()],
+            "askings": askings,
             "rows": [[shape, rows] for shape, rows in self.past.rows.items()],
             "uses": [[kind, owner, use.first, use.requests, use.saved] for (kind, owner), use in uses if use.requests],
         }
@@ -38,6 +40,8 @@ class Experience:
                 found.past.tallies[tuple(place)] = tally_of(hits, tries)
             for place, worth in record["worths"]:
                 found.past.worths[tuple(place)] = sound(worth)
+            for place, tokens, steps in record.get("askings", []):
+                found.past.askings[tuple(place)] = fewer(Tally(sound(tokens), abs(sound(steps))))
             for shape, rows in record.get("rows", []):
                 found.past.rows[tuple(shape)] = max(0.0, sound(rows))
             for (temperature, crowd), owner, first, requests, saved in record["uses"]:
@@ -51,8 +55,13 @@ def tally_of(hits: float, tries: float) -> Tally:
     """Raises `ValueError` for counts that cannot be."""
     if not 0.0 <= sound(hits) <= sound(tries):
         raise ValueError(f"{hits} of {tries} were accepted")
-    share = min(1.0, KEPT_TRIES / tries) if tries else 0.0
-    return Tally(hits * share, tries * share)
+    return fewer(Tally(hits, tries))
+
+
+def fewer(tally: Tally) -> Tally:
+    """Not more than some observations like these."""
+    share = min(1.0, KEPT_TRIES / tally.tries) if tally.tries else 0.0
+    return Tally(tally.hits * share, tally.tries * share)
 
 
 def sound(value: float) -> float:

@@ -39,7 +39,7 @@ def waits(deciding: Sequence[tuple[Work, RequestPolicy]]) -> bool:
     return max([work.running.request.remaining for work, _ in deciding]) < WORTH_DECIDING
 
 
-def patience(requests: int, idle: int) -> int:
-    """How often to double the time that a decision for so many requests stands for, the last of `idle` in a row not to
-    draft: nobody's drafts pay there, and looking again is all that speculation costs."""
-    return min(max(0, idle - 1), DOUBLINGS) if requests > 1 else 0
+def patience(vain: int) -> int:
+    """How often to double the time that a decision stands for, the last of so many in a row not to draft: nobody's
+    drafts pay there, and looking again is all that speculation costs."""
+    return min(max(0, vain - 1), DOUBLINGS)

@@ -10,7 +10,7 @@ from foredraft.core.request import Request
 from foredraft.engine import step
 from foredraft.engine.policy.allocation import PLAIN, Plan, soundest
 from foredraft.engine.policy.cutting import Cutting
-from foredraft.engine.policy.decision import Decider, Experiment, StepPrices, within
+from foredraft.engine.policy.decision import VAIN, Decider, Experiment, StepPrices, within
 from foredraft.engine.policy.experience import Experience
 from foredraft.engine.policy.holding import hold_for, outlasts, patience, waits
 from foredraft.engine.policy.instant_drafts import InstantDrafts, by_label
@@ -18,7 +18,7 @@ from foredraft.engine.policy.lesson import Call, Lesson, mean_context, prices_of
 from foredraft.engine.policy.live_costs import LiveCosts, sort_of
 from foredraft.engine.policy.request_policy import RequestPolicy
 from foredraft.engine.policy.routine import Pair, routine_of
-from foredraft.engine.policy.seat import Seat, crowd_class, depth_of, temperature_class
+from foredraft.engine.policy.seat import CROWD_EDGES, Seat, crowd_class, depth_of, temperature_class
 from foredraft.engine.policy.shortlist import Shortlists
 from foredraft.engine.policy.standing import Standing
 from foredraft.engine.policy.ways_taken import PLAIN_LABEL, WaysTaken
@@ -40,7 +40,7 @@ class Policy:
         costs: What steps and drafts cost now; none until a request leaves a choice.
         deciding: The deciding requests of the current step, each with what is known of it.
         seats: The same at the table; by routine only those who are drafted for.
-        standings: The last decisions, about several requests at once and about one.
+        standings: The last decision about so many requests, by class.
         standing: That of the current step.
         experiment: What the current step tries.
         by_routine: Whether the current step goes by routine, and nothing else is in it.
@@ -60,8 +60,8 @@ class Policy:
         self.costs: LiveCosts | None = None
         self.deciding: list[tuple[Work, RequestPolicy]] = []
         self.seats: list[Seat] = []
-        self.standings = (Standing(alone=False), Standing(alone=True))
-        self.standing = self.standings[True]
+        self.standings = tuple([Standing(crowd) for crowd in range(len(CROWD_EDGES) + 1)])
+        self.standing = self.standings[0]
         self.experiment: Experiment | None = None
         self.by_routine = False
         self.instant = InstantDrafts(clock)
@@ -99,14 +99,16 @@ class Policy:
 
     def start_over(self, request: Request) -> None:
         """The request has lost its cache slots: its drafters first catch up again, which says nothing of their cost."""
-        self.requests[request.id].called.clear()
+        its = self.requests[request.id]
+        its.called.clear()
+        its.growth.clear()
 
     def draft(self, batch: list[Work], pool: SlotPool) -> None:
         """Give every deciding request its draft for this step, with cache slots for the nodes."""
         self.forget_step()
         self.deciding = [(work, self.requests[work.running.request.id]) for work in batch if work.decides]
         crowd, rows = crowd_class(len(batch)), sum([work.chunk for work in batch])
-        self.turn_to(self.standings[crowd == 0])
+        self.turn_to(self.standings[crowd])
         if self.goes_by_routine(crowd):
             self.go_on(pool, steady=rows == len(self.deciding))
             return
@@ -123,9 +125,11 @@ class Policy:
         self.seats = [Seat(work, its, depth_of(work), step=its.steps) for work, its in self.deciding]
         if held or self.opens(self.standing.prices):
             self.choose(self.standing.prices, held, pool)
-            vain = not held and self.decider.in_vain(crowd, any([seat.known.drafts for seat in self.seats]))
+            vain = 0 if held else self.decider.in_vain(crowd, any([seat.known.drafts for seat in self.seats]))
+            self.standing.most *= 2 ** patience(vain)
             least, room, prices = self.standing.least, self.draft_rows, self.instant.prices
-            self.standing.go_on_by(routine_of(self.seats, crowd, prices, least=least, room=room, anybody=vain))
+            anybody = vain >= VAIN
+            self.standing.go_on_by(routine_of(self.seats, crowd, prices, least=least, room=room, anybody=anybody))
 
     def turn_to(self, standing: Standing) -> None:
         """The step goes by this decision."""
@@ -171,10 +175,13 @@ class Policy:
             self.settle()
         if steady:
             routine.open(self.deciding)
-        seats = self.seats = routine.seats(self.deciding)
-        if not seats:
+        unseen = steady and len(self.deciding) > 1 and not self.standing.teaches
+        orders = routine.orders(self.deciding) if unseen else None
+        if orders is not None:
+            step.draft(orders, pool)
             return
-        for seat, tree in self.timed(seats):
+        self.seats = routine.seats(self.deciding)
+        for seat, tree in self.timed(self.seats) if self.seats else ():
             step.place_draft(seat.work, tree, pool)
 
     def settle(self) -> None:
@@ -228,7 +235,6 @@ class Policy:
             plans = cutting.instant(plans)
         if not held:
             self.decider.note(plans, prices)
-            self.standing.most *= 2 ** patience(len(self.seats), self.decider.idle)
         for seat, plan in zip(self.seats, plans, strict=True):
             seat.place = plan.place
         self.place_all(cutting, pool)

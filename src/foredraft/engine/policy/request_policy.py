@@ -7,7 +7,7 @@ from operator import attrgetter
 
 from foredraft.core.draft_tree import DraftTree
 from foredraft.drafters.growth import Growth
-from foredraft.engine.policy.acceptance import ChanceAcceptance, DepthAcceptance, Past
+from foredraft.engine.policy.acceptance import ChanceAcceptance, DepthAcceptance, Past, Tally
 from foredraft.engine.policy.allocation import NOTHING, PLAIN, Plan, Values
 from foredraft.engine.policy.trimming import path_rates
 from foredraft.engine.policy.ways_taken import PLAIN_LABEL
@@ -16,7 +16,9 @@ from foredraft.engine.way import Way
 REFRESH_EVERY = 8  # steps after which unused ways are looked at again
 ASK_FOLLOW = 0.15  # weight of a new observation of what an instant draft was worth
 PAST_FOLLOW = 0.03  # the same over all requests
-UNASKED, PAST_FORGET = 1.0, 1e-3  # tokens that a way is hoped to be worth, and how fast hope returns
+UNASKED = 1.0  # tokens that asking a way is hoped to be worth
+ASKED_FADE, ASKED_PRIOR = 0.999, 4.0  # what a step of one of many is worth after another's, and how many hope is worth
+UNASKED_FADE = 0.99  # what such steps are worth after a decision not to ask: hope returns slowly
 ROWS_FOLLOW = 0.2  # weight of a new draft in how large they usually are
 MANY_CLASS = 2  # crowd beside which looking at everybody's logits takes longer than it is worth
 UNKNOWN = -1  # level before the target has chosen a token
@@ -54,7 +56,7 @@ class RequestPolicy:
         base: The best plan but for instant drafts, as last decided; the only one where nothing is to be chosen.
         value, rival: Tokens that it is worth more than none by the last decision, and the best plan of another drafter.
         fixed: Whether there is nothing to choose: its first way serves every step.
-        growth: When drafts stop growing, by way and number of requests, since the last decision.
+        growth: When drafts stop growing, by way and number of requests by class, since the last decision.
         plans: Those made since something was learned of their kind, by way and whether hopeful, of the full depth and
             cut.
         taught: Drafts learned from since the last time that others were told of them, by way.
@@ -255,9 +257,19 @@ class RequestPolicy:
         """Tokens that asking a way has lately been worth to requests of the kind."""
         return self.past.worths.get(self.asking(place), UNASKED)
 
+    def asked_worth(self, place: int) -> float:
+        """Tokens that asking a way for all has been worth to each."""
+        seen = self.past.askings.get(self.asking(place))
+        return UNASKED if seen is None else seen.mean(UNASKED, ASKED_PRIOR)
+
+    def saw_asked(self, place: int, tokens: float, times: int = 1) -> None:
+        """Asking for all was worth so many tokens to this one, as often as it stands for. Most steps bring nothing and
+        some bring much, so the mean is one over many requests."""
+        self.past.askings.recall(self.asking(place), Tally).add(tokens, ASKED_FADE, times)
+
     def leaves(self, place: int) -> None:
-        """A way is not asked: what it was worth is believed a little less."""
-        self.past.worths[self.asking(place)] = followed(self.usual_worth(place), UNASKED, PAST_FORGET)
+        """A way is asked for nobody: what it was worth is believed a little less."""
+        self.past.askings.recall(self.asking(place), Tally).fade(UNASKED_FADE)
 
     def asking(self, place: int) -> tuple:
         """Whose asking a way was worth as much as this request's."""
@@ -267,13 +279,12 @@ class RequestPolicy:
         """Accepted tokens that an instant way lately expected of its drafts."""
         return self.gains.get(place, inf)
 
-    def saw_worth(self, place: int, gain: float, tokens: float, times: int = 1) -> None:
+    def saw_worth(self, place: int, gain: float, tokens: float) -> None:
         """An instant way was asked, and its draft, expected to bring `gain` accepted tokens, was worth so many tokens
-        more than the best other plan; as often as it stands for."""
+        more than the best other plan."""
         self.gains[place] = followed(self.gains.get(place), gain, ASK_FOLLOW)
         self.worth[place] = followed(self.worth_of(place), tokens, ASK_FOLLOW)
-        weight = 1.0 - (1.0 - PAST_FOLLOW) ** times
-        self.past.worths[self.asking(place)] = followed(self.usual_worth(place), tokens, weight)
+        self.past.worths[self.asking(place)] = followed(self.usual_worth(place), tokens, PAST_FOLLOW)
         self.asked[place] = self.steps
 
     def path_rates(self, place: int, tree: DraftTree) -> list[float]:

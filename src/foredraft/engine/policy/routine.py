@@ -8,12 +8,14 @@ from typing import NamedTuple
 
 from foredraft.core.outcome import SpeculationStatistics
 from foredraft.engine.policy.allocation import PLAIN
+from foredraft.engine.policy.live_costs import size_class
 from foredraft.engine.policy.request_policy import RequestPolicy
 from foredraft.engine.policy.seat import Seat, depth_of
-from foredraft.engine.running import Work
+from foredraft.engine.running import Option, Work
 
 WORTH_JOINING = 16  # tokens that a request must have left to write for it to be read by a drafter
 Pair = tuple[Work, RequestPolicy]
+Order = tuple[Work, Option]
 
 
 class Account(NamedTuple):
@@ -98,6 +100,21 @@ class Routine:
             if place != PLAIN:
                 seats.append(Seat(work, its, depth_of(work), place, its.steps))
         return seats
+
+    def orders(self, deciding: Sequence[Pair]) -> list[Order] | None:
+        """What those who are drafted for are to have; none where something has to be worked out before: so many have
+        not been drafted for since the decision."""
+        orders, places, size = [], self.places, size_class(len(deciding))
+        for work, its in deciding if self.drafts else ():
+            place = places.get(its, PLAIN)
+            if place == PLAIN:
+                continue
+            growth = its.growth.get((place, size))
+            if growth is None:
+                return None
+            work.growth = growth
+            orders.append((work, work.running.options[place]))
+        return orders
 
     def counts(self, deciding: Sequence[Pair]) -> bool:
         """Whether these are counted, and nobody else: who comes with its whole text in the cache reads no prompt."""

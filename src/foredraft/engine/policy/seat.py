@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from foredraft.core.draft_tree import ROOT, DraftTree
 from foredraft.core.request import Request
 from foredraft.drafters.growth import Growth
-from foredraft.engine.policy.allocation import NOTHING, PLAIN, Plan, Values
-from foredraft.engine.policy.live_costs import LiveCosts
+from foredraft.engine.policy.allocation import MARGIN_BESIDE, NOTHING, PLAIN, Plan, Values
+from foredraft.engine.policy.live_costs import LiveCosts, size_class
 from foredraft.engine.policy.request_policy import RequestPolicy
 from foredraft.engine.running import Work
 
@@ -127,7 +127,7 @@ class Seat:
     def limit(self, costs: LiveCosts, values: Values, sharing: int, requests: int) -> None:
         """Say what another token of the draft costs, to draft together with those of all `sharing` the call and to
         verify beside those of so many `requests`; until the next decision."""
-        known, key = self.known, (self.place, requests)
+        known, key = self.known, (self.place, size_class(requests))
         if key not in known.growth:
             way = known.ways[self.place]
             seconds = costs.another_token(way, *known.lengths[way.kind], sharing)
@@ -145,8 +145,8 @@ class Seat:
         where such calls have been worth their time, and more than the plan."""
         known = self.known
         for place in known.asked_by_all if self.work.chunk == 1 else ():
-            worth, label = known.usual_worth(place), known.ways[place].label
-            if worth <= values.share(label, values.requests):
+            worth, label = known.asked_worth(place), known.ways[place].label
+            if worth <= values.share(label, values.requests) + MARGIN_BESIDE:
                 known.leaves(place)
             elif plan.place == PLAIN or worth > values.of(plan):
                 rows = known.usual_rows(place)
@@ -184,7 +184,7 @@ class Seat:
         if teaches:
             known.check(self.place, tree, path)
         if self.place in known.asked_by_all:
-            known.saw_worth(self.place, len(path), len(path) - row_price * len(tree), stands_for)
+            known.saw_asked(self.place, len(path) - row_price * len(tree), stands_for)
             known.learn_rows(self.place, len(tree))
         elif self.place not in known.instant:
             self.learn_of_draft()

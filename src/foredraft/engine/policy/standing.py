@@ -9,7 +9,6 @@ from foredraft.engine.policy.decision import StepPrices
 from foredraft.engine.policy.holding import HOLD_IDLE, HOLD_STEPS, HOLD_WEIGHED, MANY
 from foredraft.engine.policy.request_policy import RequestPolicy
 from foredraft.engine.policy.routine import Pair, Routine
-from foredraft.engine.policy.seat import crowd_class
 
 SAME_SHARE = 0.5  # of the requests that must have been there when it was made
 TEACHES = (2, 4, 8)  # of so many steps that a decision stands for one is learned from in full, by crowd
@@ -17,10 +16,10 @@ TEACHES = (2, 4, 8)  # of so many steps that a decision stands for one is learne
 
 @dataclass(eq=False)
 class Standing:
-    """The last decision about a request alone, or about several at once.
+    """The last decision about so many requests.
 
     Attributes:
-        alone: Whether it is about one.
+        crowd: How many, by class.
         values: By what plans are compared since; none before the first.
         prices: What the last step cost that was thought about.
         held: Requests that take part.
@@ -28,13 +27,17 @@ class Standing:
         routine: How steps go on until the next decision, where that takes no thought; else none.
     """
 
-    alone: bool
+    crowd: int
     values: Values | None = None
     prices: StepPrices | None = None
     held: set[RequestPolicy] = field(default_factory=set)
     steps: int = 0
     most: int = HOLD_STEPS
     routine: Routine | None = None
+
+    @property
+    def alone(self) -> bool:
+        return self.crowd == 0
 
     @property
     def lasts(self) -> bool:
@@ -76,7 +79,7 @@ class Standing:
     @property
     def every(self) -> int:
         """Steps of which one is learned from in full."""
-        return TEACHES[crowd_class(len(self.held))]
+        return TEACHES[self.crowd]
 
     @property
     def teaches(self) -> bool:
