@@ -94,7 +94,7 @@ def test_what_asking_has_brought_is_learned_from_what_was_accepted():
 
 
 def test_one_step_says_little_of_what_asking_is_worth():
-    """Most bring nothing and some bring much, so a step of many says little, also where it is learned from for others."""
+    """Most bring nothing and some bring much, so a step of many says little, also where it stands for others."""
     known = seat(past=Past()).known
     for _ in range(100):
         known.saw_asked(1, 0.2, times=8)
