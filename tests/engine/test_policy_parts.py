@@ -18,7 +18,19 @@ from foredraft.engine.policy.allocation import NOTHING, PLAIN, Allocation, Plan,
 from foredraft.engine.policy.cutting import Cutting, cut
 from foredraft.engine.policy.decision import PATIENCE, Decider, Experiment, StepPrices, within
 from foredraft.engine.policy.exploration import FIRST_STEPS, LEAST_SHARE, Exploration
-from foredraft.engine.policy.holding import DOUBLINGS, HOLD_IDLE, HOLD_WEIGHED, MANY, outlasts, patience
+from foredraft.engine.policy.holding import (
+    DOUBLINGS,
+    HOLD_IDLE,
+    HOLD_MOST,
+    HOLD_MOST_BESIDE,
+    HOLD_STEPS,
+    HOLD_UNTRIED,
+    HOLD_WEIGHED,
+    MANY,
+    hold_for,
+    outlasts,
+    patience,
+)
 from foredraft.engine.policy.live_costs import LiveCosts, rough_costs, size_class
 from foredraft.engine.policy.policy import Policy
 from foredraft.engine.policy.request_policy import ASK_LAST, RequestPolicy
@@ -792,6 +804,17 @@ def test_a_decision_stands_for_mostly_the_same_requests():
     assert alone.holds([1]) and not alone.holds([2])
     beside.steps = alone.steps = 6
     assert not beside.holds(range(8)) and not alone.holds([1])  # not beyond its steps
+
+
+def test_a_decision_stands_for_longer_where_steps_are_short_and_for_less_where_a_call_is_new():
+    short, long = 1e-3, 1.0
+    assert hold_for(4, short) == HOLD_MOST_BESIDE and hold_for(4, short, untried=True) == HOLD_UNTRIED
+    assert hold_for(1, 1e-6) == hold_for(1, 1e-6, untried=True) == HOLD_MOST
+    assert hold_for(4, long) == hold_for(4, long, untried=True) == HOLD_STEPS
+    live = LiveCosts(StepCosts(forwards=(ForwardCost(rows=1, requests=1, context=0, seconds=1.0),), drafts={}))
+    assert not live.has_seen("a", 4)
+    live.saw_draft("a", 4, 0.5)
+    assert live.has_seen("a", 4) and not live.has_seen("a", 16) and not live.has_seen("b", 4)
 
 
 def test_a_decision_stands_for_fewer_steps_where_they_take_thought():

@@ -226,6 +226,10 @@ class LiveCosts:
             self.known_drafts[label, requests] = seconds
         return seconds
 
+    def has_seen(self, label: str, requests: int) -> bool:
+        """Whether a call for about so many requests has been seen since the engine began."""
+        return (label, size_class(requests)) in self.drafts
+
     def calls(self, label: str, requests: int) -> Calls:
         """How such calls compare to whole ones as measured. Of those that nobody has made yet for so many requests
         those for others say something, since chains that stop by themselves take less wherever they are asked for; else

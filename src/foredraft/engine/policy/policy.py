@@ -280,7 +280,9 @@ class Policy:
         if known.isdisjoint(self.standing.held):
             self.decider.renew()
         beginning = sum(seat.begins for seat in self.seats)
-        most = hold_for(len(known), prices.step(0)) if outlasts(beginning, len(known)) else 0
+        calls = decision.values.calls.items()
+        untried = any([label is not None and not self.costs.has_seen(label, count) for label, count in calls])
+        most = hold_for(len(known), prices.step(0), untried=untried) if outlasts(beginning, len(known)) else 0
         self.standing.renew(known, decision.values, most)
 
     def final(self) -> list[Plan]:
