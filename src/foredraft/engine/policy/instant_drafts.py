@@ -14,7 +14,7 @@ from foredraft.engine.policy.seat import Offer, Seat
 from foredraft.engine.policy.trimming import paying
 
 ASK_FACTOR = 3.0  # what looking at an instant draft costs in all, in units of making it
-ROUTINE = 8e-5  # seconds of a step that are lost where somebody is asked: it goes by no routine
+ROUTINE = 8e-5  # seconds of a step of several requests that are lost where one of them is asked: it goes by no routine
 
 
 @dataclass(eq=False)
@@ -62,8 +62,8 @@ class InstantDrafts:
         """After a decision: note what the drafts were worth by its values, what asking costs, and who goes on."""
         # A request's share of a call holds everybody up: 1 / n of its seconds, in which n requests would write.
         labels = {way.label for seat in seats for way in seat.known.ways if way.instant}
-        plain = prices.step(0)
-        self.prices = {label: (ASK_FACTOR * prices.draft(label, len(seats)) + ROUTINE) / plain for label in labels}
+        lost, plain = (ROUTINE if len(seats) > 1 else 0.0), prices.step(0)
+        self.prices = {label: (ASK_FACTOR * prices.draft(label, len(seats)) + lost) / plain for label in labels}
         for seat in seats:
             seat.judge(values)
             seat.known.settle(self.prices)
