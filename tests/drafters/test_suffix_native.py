@@ -59,7 +59,7 @@ class Pair:
 
 
 def told(guess) -> tuple:
-    return guess.tokens, guess.parents, guess.counts, guess.matched if guess.tokens else 0, guess.score
+    return guess.tokens, guess.parents, guess.counts, guess.matched, guess.score
 
 
 def told_tree(tree) -> tuple:

@@ -73,6 +73,7 @@ def test_a_record_brings_everything_back_but_part_of_its_weight():
         {"worths": [[[0], "much"]]},
         {"worths": {"a": 1}},
         {"askings": [[[0], 1.0, "many"]]},
+        {"askings": [[[0], 1.0, -2.0]]},
         {"rows": [[[0], "much"]]},
         {"uses": [[[0], "a", 1, 1, 0.5]]},
         {"uses": [[[0, 0], "a", 1, float("inf"), 0.5]]},

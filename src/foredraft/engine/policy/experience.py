@@ -41,7 +41,7 @@ class Experience:
             for place, worth in record["worths"]:
                 found.past.worths[tuple(place)] = sound(worth)
             for place, tokens, steps in record.get("askings", []):
-                found.past.askings[tuple(place)] = fewer(Tally(sound(tokens), abs(sound(steps))))
+                found.past.askings[tuple(place)] = fewer(Tally(sound(tokens), sound(steps)))
             for shape, rows in record.get("rows", []):
                 found.past.rows[tuple(shape)] = max(0.0, sound(rows))
             for (temperature, crowd), owner, first, requests, saved in record["uses"]:
@@ -59,7 +59,9 @@ def tally_of(hits: float, tries: float) -> Tally:
 
 
 def fewer(tally: Tally) -> Tally:
-    """Not more than some observations like these."""
+    """Not more than some observations like these. Raises `ValueError` where there are fewer than none."""
+    if tally.tries < 0.0:
+        raise ValueError(f"{tally.tries} observations cannot be")
     share = min(1.0, KEPT_TRIES / tally.tries) if tally.tries else 0.0
     return Tally(tally.hits * share, tally.tries * share)
 
