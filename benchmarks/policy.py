@@ -3,7 +3,8 @@
     python benchmarks/policy.py --output docs/results/policy-cpu.json
 
 A cell is a workload, a number of requests in flight and a temperature. Every contestant writes the same requests of a
-cell, as many at a time as are in flight, and takes turns with the others after each time, a different one first.
+cell, so many in flight and the next one begun when one has ended, as in a server; after a few for each one in flight
+the others take their turns, a different one first.
 Each keeps one engine through the run, so `auto` learns as it would in a server. Nobody knows anything of earlier runs,
 but everybody practises first: a round over all cells, with prompts that no cell has. Three verdicts: `auto` is close to
 the best fixed setting in every cell, hardly slower than plain decoding in any, and faster than each single setting over
@@ -75,7 +76,7 @@ def main(
     concurrencies: Annotated[tuple[int, ...], Many] = (1, 4, 16),
     temperatures: Annotated[tuple[float, ...], Many] = (0.0, 1.0),
     prompts: int = 4,
-    waves: int = 1,
+    queue: int = 3,
     longest_prompt: int = 256,
     max_new_tokens: int = 96,
     ignore_eos: bool = False,
@@ -101,7 +102,7 @@ def main(
             later one comes again.
         concurrencies: Requests in flight.
         prompts: Least requests of a cell.
-        waves: Least times that as many requests as are in flight write a cell.
+        queue: Requests of a turn for each one in flight. With 1 all begin at once, and the last ones run beside fewer.
         longest_prompt: Tokens beyond which a prompt is left out: reading it would be most of a short request's time.
         ignore_eos: Write on to max_new_tokens past the end of text.
         practice: Rounds before anything is measured, on every fourth prompt of each workload.
@@ -116,7 +117,7 @@ def main(
         names_in(workloads),
         concurrencies,
         temperatures,
-        {"--rounds": rounds, "--prompts": prompts, "--waves": waves, "--longest-prompt": longest_prompt},
+        {"--rounds": rounds, "--prompts": prompts, "--queue": queue, "--longest-prompt": longest_prompt},
     )
     whole("--practice", practice, int(replay))
     chosen = settings_of(named, changes, draft_model)
@@ -142,7 +143,7 @@ def main(
         "seed": seed,
         "rounds": rounds,
         "prompts": prompts,
-        "waves": waves,
+        "queue": queue,
         "longest_prompt": longest_prompt,
         "practice": practice,
         "left_out": left_out,
@@ -150,13 +151,13 @@ def main(
     about |= {"contestants": {name: chosen[name] for name in engines}}
     cells = sweeps(list(texts), concurrencies, temperatures)
     own = replace(sampling, seed=(seed + PRACTICE_SEEDS) % 2**63)
-    turns = take_turns(engines, for_practice(texts), cells, own, rounds=practice, least_requests=prompts)
+    turns = take_turns(engines, for_practice(texts), cells, own, rounds=practice, least_requests=prompts, queue=queue)
     practise(turns, practice * sum(map(len, cells)))
     if time and costs is None:
         time.replay()
     about |= {"replayed": time.record() if time else None}
     settle()  # as a server does: a full collection of garbage takes longer than a cell
-    turns = take_turns(engines, for_cells(texts), cells, sampling, rounds=rounds, least_requests=prompts, waves=waves)
+    turns = take_turns(engines, for_cells(texts), cells, sampling, rounds=rounds, least_requests=prompts, queue=queue)
     found = follow(turns, cells, rounds, engines, lambda found: write_record(about | found, output))
     show(about | found, output.with_suffix(".svg"), markdown)
     return verdict(found["unlike_plain"], about["dtype"])

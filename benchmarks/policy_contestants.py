@@ -138,10 +138,10 @@ class Turn:
         return own.pop("cell") | own
 
 
-def requests_in(cell: Cell, least: int, waves: int = 1) -> int:
-    """Requests of a cell: as many as fill its concurrency over and over until there are enough, `waves` times at
-    least."""
-    return max(waves, -(-least // cell.concurrency)) * cell.concurrency
+def requests_in(cell: Cell, least: int, queue: int = 1) -> int:
+    """Requests of a cell: whole turns, `queue` for each one in flight, until there are enough."""
+    turn = queue * cell.concurrency
+    return -(-least // turn) * turn
 
 
 def requests_of(
@@ -157,7 +157,7 @@ def requests_of(
 def write_cell(
     engine: Engine, concurrency: int, prompts: list[list[int]], sampling: list[SamplingParams]
 ) -> tuple[float, list[RequestOutput]]:
-    """Seconds by the engine's clock and outputs of requests, `concurrency` of them in flight."""
+    """Seconds by the engine's clock and outputs of requests, `concurrency` of them in flight as long as some wait."""
     engine.scheduler.max_batch = concurrency
     start = engine.clock()
     outputs = engine.generate(prompts, sampling)
@@ -171,17 +171,20 @@ def take_turn(
     sampling: SamplingParams,
     *,
     requests: int,
+    queue: int,
     first: int,
     number: int,
     position: int,
 ) -> Turn:
-    """Everybody writes the cell once, in turns of as many requests as are in flight: what disturbs the machine for a
-    second then meets all alike. Who begins moves on with the round's number, the position in it, and every turn."""
+    """Everybody writes the cell once, in turns of `queue` requests for each one in flight: what disturbs the machine
+    for a second then meets all alike. Who begins moves on with the round's number, the position in it, and every
+    turn."""
     texts, params = requests_of(prompts, requests, replace(sampling, temperature=cell.temperature), first)
-    orders = [rotated(list(engines), number + position + turn) for turn in range(requests // cell.concurrency)]
+    size = queue * cell.concurrency
+    orders = [rotated(list(engines), number + position + turn) for turn in range(requests // size)]
     seconds, outputs = Counter[str](), {name: [] for name in engines}
     for turn, order in enumerate(orders):
-        part = slice(turn * cell.concurrency, (turn + 1) * cell.concurrency)
+        part = slice(turn * size, (turn + 1) * size)
         for name in order:
             taken, written = write_cell(engines[name], cell.concurrency, texts[part], params[part])
             seconds[name] += taken
@@ -225,7 +228,7 @@ def take_turns(
     *,
     rounds: int,
     least_requests: int,
-    waves: int = 1,
+    queue: int = 1,
 ) -> Iterator[Turn]:
     """Every cell once a round. No two requests of a run share a seed, whatever their cell and round, nor a prompt
     until all of their workload have been written."""
@@ -233,9 +236,9 @@ def take_turns(
     seed, written = sampling.seed, Counter[str]()
     for number in range(rounds):
         for position, cell in enumerate(in_order):
-            requests = requests_in(cell, least_requests, waves)
+            requests = requests_in(cell, least_requests, queue)
             own = replace(sampling, seed=seed % 2**63)
-            at = {"first": written[cell.workload], "number": number, "position": position}
+            at = {"queue": queue, "first": written[cell.workload], "number": number, "position": position}
             yield take_turn(engines, cell, prompts[cell.workload], own, requests=requests, **at)
             seed += requests
             written[cell.workload] += requests

@@ -234,6 +234,16 @@ def test_turns_rotate_and_share_prompts_and_seeds(model):
     assert not any(sample.unlike_plain for one in turns for sample in one.samples.values())
 
 
+def test_a_turn_has_several_requests_for_each_one_in_flight(model):
+    engine, asked = load(model), []
+    engine.generate = recorded(asked, engine.generate)
+    cells = sweeps(["code"], (1, 3), (0.0,))
+    sampling = SamplingParams(max_new_tokens=2, seed=0)
+    turns = list(take_turns({PLAIN: engine}, PROMPTS, cells, sampling, rounds=1, least_requests=4, queue=2))
+    assert [one.requests for one in turns] == [4, 6]
+    assert [len(prompts) for prompts, _ in asked] == [2, 2, 6]
+
+
 def recorded(calls: list, generate):
     def wrapper(prompts, sampling):
         calls.append((prompts, sampling))
@@ -307,7 +317,7 @@ def test_everybody_has_an_engine_and_those_without_are_left_out(model):
         ("--rounds 0", "--rounds is 0"),
         ("--practice -1", "--practice is -1"),
         ("--prompts 0", "--prompts is 0"),
-        ("--waves 0", "--waves is 0"),
+        ("--queue 0", "--queue is 0"),
         ("--max-new-tokens 250", "--max-new-tokens is 250 and --longest-prompt 256; .* fit a context of 256"),
         ("--threads none", "threads"),
         ("--no-such-option 1", "no-such-option"),

@@ -83,8 +83,8 @@ def test_the_benchmark_of_the_policy_replays(model, tmp_path, capsys):
     """By its own costs, then by those of a file: plain decoding beside itself takes exactly as long."""
     first, second = tmp_path / "first.json", tmp_path / "second.json"
     given = f"--target {model} --threads 1 --dtype fp32 --workloads code --concurrencies 2 --max-new-tokens 8".split()
-    given += ["--contestants", "plain again,ngram"]
-    assert command(["--output", str(first), "--replay", "--waves", "2", *given]) == 0
+    given += ["--contestants", "plain again,ngram", "--queue", "2"]
+    assert command(["--output", str(first), "--replay", *given]) == 0
     assert command(["--output", str(second), "--costs", str(first), *given]) == 0
     for output in (first, second):
         record = json.loads(output.read_text())
