@@ -609,8 +609,8 @@ def test_a_drafter_of_no_use_is_kept_ready_ever_more_seldom():
         known.saw(kind, 20, {"useful": 10.0, "useless": 0.2, "harmful": -3.0})
     known.saw(kind, 2, {"useful": -2.0})  # too short to say anything
     assert known.kept(kind, {**three, "new": True}) == {"useful", "new"}
-    tried = [place for place in range(2, 200) if known.kept(kind, {"useless": True})]
-    assert tried == [8, 24, 56, 120, 184]
+    tried = [place for place in range(2, 800) if known.kept(kind, {"useless": True})]
+    assert tried == [16, 48, 112, 240, 496, 752]
     known.saw(kind, 20, {"useless": 8.0})
     assert known.kept(kind, {"useless": True})
 
@@ -645,12 +645,12 @@ def test_a_drafter_that_costs_nothing_until_it_drafts_is_tried_for_longer_beside
 
 
 def test_those_who_try_a_drafter_of_no_use_again_are_served_together():
-    for costs, firsts in ((False, (8, 27, 62)), (True, (32, 99))):  # what one keeps ready takes everybody's time
+    for costs, firsts in ((False, (16, 51, 118)), (True, (64, 195))):  # what one keeps ready takes everybody's time
         known, kind = Usefulness(), (0, 1)
         known.kept(kind, {"useless": costs}, together=4)
         for _ in range(12):
             known.saw(kind, 20, {"useless": 0.2})
-        tried = [place for place in range(1, 120) if known.kept(kind, {"useless": costs}, together=4)]
+        tried = [place for place in range(1, 240) if known.kept(kind, {"useless": costs}, together=4)]
         assert tried[: 4 * len(firsts)] == [first + place for first in firsts for place in range(4)]
 
 

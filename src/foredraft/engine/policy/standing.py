@@ -11,7 +11,7 @@ from foredraft.engine.policy.request_policy import RequestPolicy
 from foredraft.engine.policy.routine import Pair, Routine
 
 SAME_SHARE = 0.5  # of the requests that must have been there when it was made
-TEACHES = (2, 4, 8)  # of so many steps that a decision stands for one is learned from in full, by crowd
+TEACHES = (4, 4, 8)  # of so many steps that a decision stands for one is learned from in full, by crowd
 
 
 @dataclass(eq=False)
@@ -78,10 +78,10 @@ class Standing:
 
     @property
     def every(self) -> int:
-        """Steps of which one is learned from in full."""
-        return TEACHES[self.crowd]
+        """Steps of which one is learned from in full: of every decision that stands for any."""
+        return min(TEACHES[self.crowd], max(self.most, 1))
 
     @property
     def teaches(self) -> bool:
-        """Whether costs and stated chances are learned from this step: every other one will do, beside others fewer."""
+        """Whether costs and stated chances are learned from this step: one in four will do, beside many fewer."""
         return self.steps % self.every == 0
