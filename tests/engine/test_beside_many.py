@@ -48,12 +48,10 @@ def values(seats: list[Seat]) -> Values:
 def test_beside_many_those_that_trim_themselves_are_neither_looked_at_nor_weighed():
     known = RequestPolicy([MODEL, SUFFIX, LOOKUP], Past(), 0, ALONE)
     assert (known.slow, known.instant, known.asked_by_all) == ([0], [1, 2], [])
-    assert known.watches
-    known.move(known.level, FEW)
+    known.move(FEW)
     assert (known.slow, known.instant, known.asked_by_all) == ([0], [1, 2], [])
-    known.move(known.level, MANY)
+    known.move(MANY)
     assert (known.slow, known.instant, known.asked_by_all) == ([0], [2], [1])
-    assert not known.watches  # nor are logits
 
 
 def test_all_are_asked_where_that_has_been_worth_its_time_and_none_where_it_was_not():

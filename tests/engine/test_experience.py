@@ -12,7 +12,7 @@ from foredraft.engine.policy.experience import KEPT_TRIES, Experience
 from foredraft.engine.policy.usefulness import Use
 from foredraft.model.target import Target, load_target
 
-KIND = (0, 0, "draft_model", 2)
+KIND = (0, 0, "draft_model")
 GREEDY = SamplingParams(max_new_tokens=24, ignore_eos=True)
 
 

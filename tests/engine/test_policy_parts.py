@@ -4,7 +4,6 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-import torch
 
 from foredraft.core.draft_tree import DraftTree
 from foredraft.core.outcome import SpeculationStatistics
@@ -43,7 +42,6 @@ from foredraft.engine.policy.usefulness import Usefulness
 from foredraft.engine.running import Option
 from foredraft.engine.step_costs import DraftCost, ForwardCost, StepCosts
 from foredraft.engine.way import Way
-from foredraft.sampling.noise import sureness
 
 
 class Prices:
@@ -576,30 +574,6 @@ def test_of_lengths_those_stay_that_serve_one_request_well_or_all_of_them():
     )
     assert shortlist((short, long), LiveCosts(table)) == (long,)
     assert shortlist((short, long), LiveCosts(table), 4) == (short, long)
-
-
-def test_acceptance_starts_from_texts_the_target_was_as_sure_of():
-    past, way = Past(), Way("w", "w", "w", 3, 3)
-    for _ in range(6):
-        easy, hard = (RequestPolicy([way], past, 2) for _ in range(2))
-        easy.saw_sureness(0.95)
-        hard.saw_sureness(0.2)
-        for _ in range(8):
-            easy.learn(0, DraftTree.chain([1, 2, 3], "d"), [0, 1, 2], 3, 0)
-            hard.learn(0, DraftTree.chain([1, 2, 3], "d"), [], 3, 0)
-        easy.finish(), hard.finish()
-    fresh = RequestPolicy([way], past, 2)
-    gains = {}
-    for share in (0.95, 0.2):
-        fresh.saw_sureness(share if fresh.sure is None else -5.0)
-        gains[share] = fresh.menu(9)[1].gain
-    assert gains[0.95] > 1.5 > 0.5 > gains[0.2]
-
-
-def test_how_sure_the_target_is():
-    rows = [torch.tensor([[0.0, 0.0, float("-inf")]]), torch.tensor([[9.0, -90.0, -90.0]])]
-    for dtype in (torch.float32, torch.float64):  # the second is not read natively
-        assert sureness([row.to(dtype) for row in rows]) == pytest.approx([0.5, 1.0])
 
 
 def test_a_drafter_of_no_use_is_kept_ready_ever_more_seldom():

@@ -29,12 +29,14 @@ CONFIGS = {
     "successors": {"method": "recycling"},
     "auto": {"drafters": "suffix, draft_model:tiny-draft"},  # named: else costs measured here decide who takes part
 }
-SILENT = ("plain", "chain", "tree")
+SILENT = ("plain", "chain", "tree", "auto")
 
 
 @pytest.fixture(scope="module")
 def engine() -> Engine:
-    return Engine.from_pretrained("tiny", dtype="bf16", native="auto", threads=2, cache_tokens=4096)
+    made = Engine.from_pretrained("tiny", dtype="bf16", native="auto", threads=2, cache_tokens=4096)
+    made.know_costs([SpeculationConfig.from_dict(CONFIGS["auto"])])  # by forwards whose logits nobody is to count
+    return made
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ def choice_of(batch: Sequence[Work]) -> TokenChoice | None:
     works = [work for work in batch if work.logit_rows]
     if not works or not all(map(chooses_alone, works)):
         return None
-    samplers, logits = [work.running.sampler for work in works], any([work.wants_logits for work in works])
+    samplers, logits = [work.running.sampler for work in works], any([work.running.wants_logits for work in works])
     if all([sampler.plain_greedy for sampler in samplers]):
         return TokenChoice(logits=logits)
     if any([sampler.greedy or not sampler.plain for sampler in samplers]):

@@ -114,7 +114,6 @@ class Work:
         decides: Whether this step reaches the request's last known token, so that a new one is chosen.
         chunk_slots: Their cache slots.
         growth: When its draft ends.
-        watched: Whether the policy looks at the logits of its decision.
         tree: Its draft; empty where nothing was drafted.
         node_slots: Cache slots of the draft's nodes.
         states: The target's hidden states of the whole step by boundary, [T, hidden] each, if its drafters need any.
@@ -131,7 +130,6 @@ class Work:
     decides: bool = field(init=False)
     chunk_slots: list[int] = field(default_factory=list)
     growth: Growth = FREE
-    watched: bool = False
     tree: DraftTree = field(default_factory=lambda: NO_DRAFT)
     node_slots: list[int] = field(default_factory=list)
     states: States = field(default_factory=dict)
@@ -148,11 +146,6 @@ class Work:
     def needs_no_law(self) -> bool:
         """Whether its draft is judged by tokens alone, or there is none."""
         return not (self.running.rule.needs_laws and self.tree.guesses)
-
-    @property
-    def wants_logits(self) -> bool:
-        """Whether somebody reads the logits of its decision besides who chooses its tokens."""
-        return self.watched or self.running.wants_logits
 
     def let_go(self) -> None:
         """Nobody looks at what the target said any more: it is large, and the work may be remembered for a while."""

@@ -7,7 +7,6 @@ later replay see the same noise for the same seed, position and token.
 from collections.abc import Sequence
 from functools import lru_cache
 from hashlib import blake2b
-from math import exp
 
 import torch
 from torch import Tensor
@@ -122,14 +121,6 @@ def likeliest(logits: Tensor, count: int) -> list[list[int]]:
     if natively_chosen(logits):
         return native.top(logits, count)[1]
     return logits.topk(count, dim=-1).indices.tolist()
-
-
-def sureness(rows: list[Tensor]) -> list[float]:
-    """Probability of the likeliest token of each row of raw logits, several [1, V]."""
-    if all(map(natively_chosen, rows)):
-        best, _, totals = native.drawn_top(rows, 1)
-        return [exp(value - total) for [value], total in zip(best, totals, strict=True)]
-    return [row.float().softmax(-1).max().item() for row in rows]
 
 
 def uniform(seed: int, position: int, stream: str, index: int) -> float:

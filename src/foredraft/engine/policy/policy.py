@@ -24,7 +24,6 @@ from foredraft.engine.policy.standing import Standing
 from foredraft.engine.policy.ways_taken import PLAIN_LABEL, WaysTaken
 from foredraft.engine.running import Option, Running, Work
 from foredraft.model.slot_pool import SlotPool
-from foredraft.sampling.noise import sureness
 
 
 class Policy:
@@ -119,7 +118,7 @@ class Policy:
             return
         held = self.standing.holds([its for _, its in self.deciding])
         self.standing.prices = prices_of(batch, rows, self.costs, self.standing.prices if held else None)
-        self.watch(crowd, held)
+        self.enter(self.deciding, crowd)
         if not held and waits(self.deciding):
             return
         self.seats = [Seat(work, its, depth_of(work), step=its.steps) for work, its in self.deciding]
@@ -204,18 +203,12 @@ class Policy:
         self.networked = False
         self.instant.seconds, self.instant.calls = 0.0, []
 
-    def watch(self, crowd: int, held: bool) -> None:
-        """Note how many are served together, and look at the logits of those who are decided about."""
-        self.enter(self.deciding, crowd)
-        for work, known in self.deciding:
-            work.watched = known.watches and (not held or work.chunk > 1)
-
     def enter(self, deciding: Sequence[Pair], crowd: int) -> None:
         """These are served as one of so many, by class."""
         for _, known in deciding:
             if known.crowd != crowd:
                 self.take_in()  # what was noted so far belongs to the class it has left
-                known.move(known.level, crowd)
+                known.move(crowd)
 
     def choose(self, prices: StepPrices, held: bool, pool: SlotPool) -> None:
         """Decide, or where the last decision is `held` to look at instant drafts only, ask for the other drafts, and
@@ -385,7 +378,6 @@ class Policy:
         self.taken.count_works(PLAIN_LABEL, [work for work, _ in choosing if id(work) not in kept], lesson.plain_token)
         for _, known in choosing:
             known.steps += 1
-        self.look([pair for pair in choosing if pair[0].watched])
         for work, _ in choosing:
             work.let_go()
 
@@ -397,14 +389,6 @@ class Policy:
         self.note(self.seats, batch, [work.running.request.statistics for work in batch], draft, rest)
         for seat in self.seats:
             seat.work.let_go()
-
-    def look(self, watched: Sequence[tuple[Work, RequestPolicy]]) -> None:
-        """Note how sure the target was of what it has chosen."""
-        shares = sureness([work.logits[:1] for work, _ in watched]) if watched else []
-        for (_, known), share in zip(watched, shares, strict=True):
-            if known.level_after(share) != known.level:
-                self.take_in()  # what was noted so far belongs to the level it has left
-            known.saw_sureness(share)
 
     def note(
         self,

@@ -20,10 +20,7 @@ UNASKED = 1.0  # tokens that asking a way is hoped to be worth
 ASKED_FADE, ASKED_PRIOR = 0.999, 4.0  # what a step of one of many is worth after another's, and how many hope is worth
 UNASKED_FADE = 0.99  # what such steps are worth after a decision not to ask: hope returns slowly
 ROWS_FOLLOW = 0.2  # weight of a new draft in how large they usually are
-MANY_CLASS = 2  # crowd beside which looking at everybody's logits takes longer than it is worth
-UNKNOWN = -1  # level before the target has chosen a token
-SURE_EDGES = (0.5, 0.65, 0.8, 0.9)
-SURE_FOLLOW = 0.2  # weight of a new observation of how sure the target is
+MANY_CLASS = 2  # crowd beside which looking at instant drafts takes longer than drafting
 LENGTH = attrgetter("depth")
 ASK_FIRST, ASK_LAST = 4, 16  # an instant drafter that does not pay is asked again after so many steps, then twice that
 
@@ -46,9 +43,6 @@ class RequestPolicy:
         asked, patience: The step an instant way was last asked in, and steps until the next where it does not pay.
         crowd: Class of how many requests it is served beside: chains are cut shorter where rows are dearer, and what
             lies beyond a cut counts as not accepted.
-        sure: How sure the target has lately been of its next token, 0 to 1; none before it has chosen any.
-        level: Class of `sure`. A text that is easy for the target is easy for drafters, so acceptance starts from what
-            requests of the same temperature, crowd and level have taught.
         instant, slow: Ways that are, and those of the others that are decided about.
         called: Drafters that have been asked.
         saved: Tokens that each drafter has brought, less those that its time and rows have cost, and less what the best
@@ -79,8 +73,6 @@ class RequestPolicy:
     asked: dict[int, int] = field(default_factory=dict)
     patience: dict[int, int] = field(default_factory=dict)
     base: Plan = NOTHING
-    sure: float | None = None
-    level: int = UNKNOWN
     called: set[str] = field(default_factory=set)
     value: float = 0.0
     rival: float = 0.0
@@ -203,36 +195,18 @@ class RequestPolicy:
         """Whether a draft is made or looked for until the next decision."""
         return self.base.place != PLAIN or bool(self.standing)
 
-    @property
-    def watches(self) -> bool:
-        """Whether it matters how sure the target is."""
-        return self.deepest > 0 and not self.fixed and self.crowd < MANY_CLASS
-
-    def saw_sureness(self, share: float) -> None:
-        """The target gave its likeliest next token so large a share."""
-        level = self.level_after(share)
-        self.sure = followed(self.sure, share, SURE_FOLLOW)
-        self.move(level, self.crowd)
-
-    def level_after(self, share: float) -> int:
-        """The class of `sure` after another such share."""
-        sure = followed(self.sure, share, SURE_FOLLOW)
-        return sum(sure > edge for edge in SURE_EDGES)
-
-    def move(self, level: int, crowd: int) -> None:
-        """The text, or how many requests are served, is of this class now."""
-        if (level, crowd) != (self.level, self.crowd):
-            if crowd != self.crowd:
-                self.crowd, self.standing = crowd, None
-                self.sort_ways()
-            self.level = level
+    def move(self, crowd: int) -> None:
+        """How many requests are served is of this class now."""
+        if crowd != self.crowd:
+            self.crowd, self.standing = crowd, None
+            self.sort_ways()
             for kind, acceptance in self.depths.items():
                 acceptance.move(self.like(kind))
             self.plans = {}
 
     def like(self, kind: str) -> tuple:
         """Whose acceptance of a kind of draft says something of this request's."""
-        return (self.temperature_class, self.crowd, kind, self.level)
+        return (self.temperature_class, self.crowd, kind)
 
     def asks(self, place: int, price: float) -> bool:
         """Whether to ask an instant way in this step, its call costing as much as `price` tokens."""

@@ -80,7 +80,7 @@ class Seat:
 
     @property
     def begins(self) -> bool:
-        """Whether it had nothing to choose from yet, or the target has not yet shown how sure it is of the text."""
+        """Whether it had nothing to choose from yet."""
         return self.work.chunk > 1 or self.step == 0
 
     def unread(self, owner: str) -> int:
