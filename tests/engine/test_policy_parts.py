@@ -813,3 +813,16 @@ def test_who_comes_between_decisions():
     assert free.standing == [0]  # nothing is known of it yet
     free.settle({"s": 1.5})
     assert free.standing == []
+
+
+def test_however_short_decisions_stand_some_steps_are_learned_from():
+    """What steps cost is not learned from the one that decides, so another one has to be."""
+    for crowd, most, taught in (
+        (0, 3, [0, 3]),
+        (0, 16, [0, 4, 8, 12, 16]),
+        (1, 3, [0, 3]),
+        (2, 7, [0, 7]),
+        (2, 1, [0, 1]),
+    ):
+        standings = [Standing(crowd, most=most, steps=steps) for steps in range(most + 1)]
+        assert [standing.steps for standing in standings if standing.teaches] == taught
