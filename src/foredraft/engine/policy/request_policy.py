@@ -196,13 +196,12 @@ class RequestPolicy:
         return self.base.place != PLAIN or bool(self.standing)
 
     def move(self, crowd: int) -> None:
-        """How many requests are served is of this class now."""
-        if crowd != self.crowd:
-            self.crowd, self.standing = crowd, None
-            self.sort_ways()
-            for kind, acceptance in self.depths.items():
-                acceptance.move(self.like(kind))
-            self.plans = {}
+        """How many requests are served is of another class now."""
+        self.crowd, self.standing = crowd, None
+        self.sort_ways()
+        for kind, acceptance in self.depths.items():
+            acceptance.move(self.like(kind))
+        self.plans = {}
 
     def like(self, kind: str) -> tuple:
         """Whose acceptance of a kind of draft says something of this request's."""

@@ -80,7 +80,7 @@ class Seat:
 
     @property
     def begins(self) -> bool:
-        """Whether it had nothing to choose from yet."""
+        """Whether it is at the end of its prompt, or comes to the table for the first time."""
         return self.work.chunk > 1 or self.step == 0
 
     def unread(self, owner: str) -> int:
