@@ -189,7 +189,7 @@ def test_what_was_decided_about_many_outlasts_steps_of_a_few():
     """Requests that begin and end together pass by all numbers."""
     policy = Policy(draft_rows=8)
     many, few = policy.standings[MANY], policy.standings[FEW]
-    many.routine = Routine({}, 1, MANY, {}, 8, drafts=False, anybody=True)
+    many.routine = Routine({}, 1, MANY, {}, 8, calls=False, anybody=True)
     policy.turn_to(few)
     policy.standing.leave_routine([])
     policy.turn_to(many)

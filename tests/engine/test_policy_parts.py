@@ -793,11 +793,11 @@ def test_a_decision_stands_for_longer_where_steps_are_short_and_for_less_where_a
 
 def test_a_decision_stands_for_fewer_steps_where_they_take_thought():
     standing = Standing(1, most=HOLD_WEIGHED + 9)
-    standing.go_on_by(Routine({}, 1, 1, {}, 0, drafts=True))
+    standing.go_on_by(Routine({}, 1, 1, {}, 0, calls=True))
     assert standing.most == HOLD_WEIGHED + 9
     standing.go_on_by(None)
     assert standing.most == HOLD_WEIGHED and standing.routine is None
-    idle = Routine({}, 1, 1, {}, 0, drafts=False)
+    idle = Routine({}, 1, 1, {}, 0, calls=False)
     few, many = (Standing(1, held=set(range(count)), most=2 * HOLD_IDLE) for count in (4, MANY))
     few.go_on_by(idle)
     many.go_on_by(idle)

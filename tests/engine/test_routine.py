@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from foredraft import Engine, SamplingParams, SpeculationConfig
+from foredraft.core.draft_tree import NO_DRAFT, DraftTree
 from foredraft.core.outcome import SpeculationStatistics
 from foredraft.drafters.growth import FREE, Growth
 from foredraft.engine.policy.acceptance import Past
@@ -15,20 +16,30 @@ from foredraft.engine.policy.exploration import Exploration
 from foredraft.engine.policy.live_costs import LiveCosts
 from foredraft.engine.policy.policy import Policy
 from foredraft.engine.policy.request_policy import RequestPolicy
-from foredraft.engine.policy.routine import Routine, routine_of
+from foredraft.engine.policy.routine import Account, Routine, callers, orders_at, routine_of, seats_at
 from foredraft.engine.policy.seat import Seat
+from foredraft.engine.policy.standing import Standing
 from foredraft.engine.way import Way
 
 CHAIN = Way("chain 4", "chain", "drafter", 4, 4, stops=True)
+SUFFIX = Way("suffix 4", "suffix", "suffix", 4, 4, instant=True, stops=True)
 LONGER = Way("chain 7", "chain", "drafter", 7, 7, stops=True)
 TREE = Way("tree", "tree", "drafter", 4, 16)
 PROMPTS = [[7, 8, 9, 10], [11, 12, 13], [14, 15, 16, 17, 18]]
 OFF, AUTO = SpeculationConfig(method="none"), SpeculationConfig(method="auto", drafters="draft_model:tiny-draft")
+BOTH = SpeculationConfig(method="auto", drafters="draft_model:tiny-draft,suffix")
 
 
-def seat(way: Way = CHAIN, *, drafted: bool = True, standing: list[int] | None = None, met: bool = True) -> Seat:
-    """A request for which drafting by `way` was decided, or nothing, whose drafter has been met."""
-    known = RequestPolicy([way], Past(), 0, crowd=1)
+def seat(
+    way: Way = CHAIN,
+    *others: Way,
+    drafted: bool = True,
+    standing: list[int] | None = None,
+    met: bool = True,
+) -> Seat:
+    """A request for which drafting by `way` was decided, or nothing, whose drafter has been met; it has `others`, too,
+    of which those `standing` are asked in each step."""
+    known = RequestPolicy([way, *others], Past(), 0, crowd=1)
     known.base = Plan(way.label, 1.0, 1.0, way.nodes, 0) if drafted else NOTHING
     known.standing, known.growth = standing, {(0, 1): FREE}
     known.called = {"drafter"} if met else set()
@@ -41,10 +52,10 @@ def test_a_routine_knows_who_drafts():
     routine = routine_of([drafted, plain], 1, {}, least=2, room=4)
     assert (routine.drafts, routine.least, routine.crowd) == (True, 2, 1)
     pairs = [(its.work, its.known) for its in (drafted, plain)]
-    [found] = routine.seats(pairs)
+    [found] = seats_at(routine.places, pairs)
     assert (found.work, found.place, found.depth) == (drafted.work, 0, 19)
     assert not routine_of([plain], 0, {}, least=1, room=4).drafts
-    assert routine_of([plain], 0, {}, least=1, room=4).seats(pairs[1:]) == []
+    assert seats_at(routine_of([plain], 0, {}, least=1, room=4).places, pairs[1:]) == []
 
 
 def test_a_routine_says_what_to_draft_where_all_of_that_is_worked_out():
@@ -54,17 +65,19 @@ def test_a_routine_says_what_to_draft_where_all_of_that_is_worked_out():
         its.known.growth, its.work.running.options = {(0, 3): Growth(row=0.3)}, ["option"]
     routine = routine_of(seats, 1, {}, least=2, room=8)
     pairs = [(its.work, its.known) for its in seats]
-    assert routine.orders(pairs) == [(seats[0].work, "option"), (seats[2].work, "option")]
+    assert orders_at(routine.places, pairs) == [(seats[0].work, "option"), (seats[2].work, "option")]
     assert [its.work.growth for its in seats] == [Growth(row=0.3), None, Growth(row=0.3)]
-    assert routine.orders(pairs[1:]) is None  # not yet for two
-    assert routine.orders(pairs[1:2]) == []  # nobody is drafted for
-    assert routine_of(seats[1:2], 1, {}, least=1, room=8).orders(pairs) == []
+    assert orders_at(routine.places, pairs[1:]) is None  # not yet for two
+    assert orders_at(routine.places, pairs[1:2]) == []  # nobody is drafted for
+    assert orders_at(routine_of(seats[1:2], 1, {}, least=1, room=8).places, pairs) == []
 
 
 @pytest.mark.parametrize(
     "seats",
     [
-        [seat(), seat(standing=[1])],  # an instant draft may be there
+        [seat(), seat(CHAIN, SUFFIX, SUFFIX, standing=[1, 2])],  # two instant drafts may be there
+        [seat(CHAIN, replace(SUFFIX, stops=False), standing=[1])],  # the one that may be there is cut
+        [seat(CHAIN, replace(SUFFIX, nodes=8), standing=[1])],  # or too large
         [seat(TREE)],  # what it drafts is cut
         [seat(), seat()],  # more nodes than a step may hold
     ],
@@ -81,14 +94,21 @@ def test_a_routine_serves_most_of_those_it_was_made_for():
     assert routine.suits(pairs, 2)  # rows cost a little more or less there
     stranger = seat()
     more = [*pairs, (stranger.work, stranger.known)]
-    assert routine.strangers(pairs) == [] and routine.strangers(more) == more[4:] and len(routine.seats(more)) == 4
+    assert routine.strangers(pairs) == [] and routine.strangers(more) == more[4:]
+    assert len(seats_at(routine.places, more)) == 4
 
 
 def newcomer(
-    way: Way = CHAIN, *, remaining: int = 20, chunk: int = 1, met: bool = False, instant: bool = False
+    way: Way = CHAIN,
+    *,
+    remaining: int = 20,
+    chunk: int = 1,
+    met: bool = False,
+    instant: bool = False,
+    stops: bool = False,
 ) -> tuple[SimpleNamespace, RequestPolicy]:
-    """A request that has come since, of which nothing is known."""
-    ways = [Way("suffix 4", "suffix", "suffix", 4, 4, instant=True)] * instant + [way]
+    """A request that has come since, of which nothing is known; its `instant` way `stops` by itself or not."""
+    ways = [replace(SUFFIX, stops=stops)] * instant + [way]
     known = RequestPolicy(ways, Past(), 0, crowd=1)
     known.called = {"drafter"} if met else set()
     work = SimpleNamespace(running=SimpleNamespace(request=SimpleNamespace(remaining=remaining)), chunk=chunk)
@@ -100,7 +120,7 @@ def test_who_comes_goes_on_as_most_others_do():
     routine = routine_of(seats, 1, {"suffix 4": 0.5}, least=2, room=16)
     work, known = newcomer()
     assert routine.welcomes(work, known) and known.base.label == CHAIN.label
-    assert [found.known for found in routine.seats([(work, known)])] == [known]
+    assert [found.known for found in seats_at(routine.places, [(work, known)])] == [known]
     _, other = newcomer(instant=True)
     other.past.worths[other.asking(0)] = 0.1  # asking it has not been worth its time
     assert routine.welcomes(work, other) and other.base.place == 1  # the same way, at another place
@@ -112,7 +132,7 @@ def test_who_comes_goes_on_as_most_others_do():
         newcomer(LONGER),  # cannot draft so
         newcomer(remaining=5),  # its drafter would have to read it for a few tokens
         newcomer(chunk=9),  # its drafter needs what the target makes of the prompt
-        newcomer(instant=True),  # an instant way may be worth asking
+        newcomer(instant=True),  # an instant way whose drafts are cut may be worth asking
     ],
 )
 def test_who_has_to_be_decided_about_does_not_join(stranger):
@@ -144,12 +164,77 @@ def test_who_may_join_early_and_late():
     assert not resting.welcomes(*newcomer())  # another text may be easier
 
 
+def test_who_comes_asks_its_own_instant_way_first():
+    seats = [seat(CHAIN, SUFFIX, standing=[1]), seat()]
+    routine = routine_of(seats, 1, {"suffix 4": 0.5}, least=2, room=16)
+    assert routine.firsts == {seats[0].known: 1} and routine.spare == 8
+    work, known = newcomer(instant=True, stops=True)
+    assert routine.welcomes(work, known) and routine.spare == 4
+    assert (routine.places[known], routine.firsts[known]) == (1, 0)
+
+
+def test_where_nobody_is_called_for_who_comes_only_asks_instant_ways():
+    seats = [seat(CHAIN, SUFFIX, drafted=False, standing=[1]) for _ in range(2)]
+    routine = routine_of(seats, 1, {"suffix 4": 0.5}, least=2, room=16)
+    assert routine.drafts and not routine.calls
+    work, known = newcomer(instant=True, stops=True, chunk=9)
+    assert routine.welcomes(work, known) and (routine.places[known], routine.firsts[known]) == (PLAIN, 0)
+    assert not routine.welcomes(*newcomer())  # none that has paid: another text may be worth a call
+
+
+class Worth:
+    """What plans are worth beside a call that costs `call` tokens, shared by all."""
+
+    def __init__(self, call: float) -> None:
+        self.call = call
+
+    def beside_call(self, plan: Plan) -> float:
+        return plan.gain
+
+    def share(self, label: str, requests: int) -> float:
+        return self.call / requests
+
+
+def looked(gain: float | None, way: Way = CHAIN) -> tuple[Seat, DraftTree | None]:
+    """A request whose decided draft is worth a token, and its instant draft `gain` tokens; none asks for none."""
+    its = seat(way, SUFFIX, standing=[1])
+    its.place, rates = 1, its.known.path_rates
+    its.known.path_rates = lambda place, tree: [gain] if len(tree) else rates(place, tree)
+    return its, None if gain is None else DraftTree.chain([5], "suffix") if gain else NO_DRAFT
+
+
+def test_a_drafter_is_called_where_it_is_worth_more_than_what_is_there():
+    found, none, apart = looked(0.9), looked(0.0), looked(None)
+    assert callers([found, none], Worth(1.05)) == [found[0], none[0]]  # 0.1 and 1.0
+    assert callers([found, none], Worth(1.15)) == []
+    assert callers([found, apart], Worth(100.0)) == [found[0], apart[0]]  # who has not looked is called for
+    assert callers([looked(1.1), none], Worth(1.05)) == []  # the better instant draft stays
+    other = looked(0.0, LONGER)
+    assert callers([none, other], Worth(1.05)) == []  # a call each
+    plain = seat(drafted=False)
+    assert callers([(plain, NO_DRAFT), none], Worth(0.9)) == [none[0]]
+
+
+def test_accounts_are_split_by_the_way_that_was_taken():
+    known, statistics = seat().known, SpeculationStatistics()
+    account = Account(known, statistics, 0, 10, 25)
+    assert account.split(1, 0) == [account]
+    assert [(part.place, part.steps, part.tokens) for part in account.split(1, 4)] == [(1, 4, 10), (0, 6, 15)]
+
+
+def test_a_step_after_a_look_stands_for_itself_where_a_drafter_is_called():
+    standing = Standing(1, most=8)
+    assert standing.stands_for(called=True) == standing.every > 1
+    standing.routine = routine_of([seat(CHAIN, SUFFIX, standing=[1])], 1, {}, least=1, room=16)
+    assert standing.stands_for(called=True) == 1 and standing.stands_for(called=False) == standing.every
+
+
 def test_a_routine_of_nothing_is_for_anybody_that_leaves_a_choice():
     resting = seat(drafted=False)
     routine = routine_of([resting], 2, {}, least=1, room=4, anybody=True)
     strangers = [(its.work, its.known) for its in (seat(), seat())]
     assert routine.suits(strangers, 2) and not routine.suits(strangers, 1)
-    assert routine.seats(strangers) == routine.strangers(strangers) == []
+    assert seats_at(routine.places, strangers) == routine.strangers(strangers) == []
     routine.open(strangers)
     strangers[0][1].fixed = True
     assert not routine.suits(strangers, 2)
@@ -157,7 +242,7 @@ def test_a_routine_of_nothing_is_for_anybody_that_leaves_a_choice():
 
 def test_accounts_hold_what_was_written_since_they_were_opened():
     plain = seat(drafted=False)
-    routine, pairs = Routine({plain.known: PLAIN}, 1, 0, {}, 0, drafts=False), [(plain.work, plain.known)]
+    routine, pairs = Routine({plain.known: PLAIN}, 1, 0, {}, 0, calls=False), [(plain.work, plain.known)]
     statistics = plain.work.running.request.statistics
     statistics.rounds, statistics.committed = 5, 6
     routine.open(pairs)
@@ -175,6 +260,19 @@ def engine() -> Engine:
     return Engine.from_pretrained("tiny", dtype="fp32", threads=1, cache_tokens=4096, max_batch=4, speculation=OFF)
 
 
+@pytest.fixture
+def chains(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only drafts that stop by themselves are decided for: those of trees are cut, and do not go by routine."""
+    menu = RequestPolicy.menu
+
+    def chains(known, depth, *, hopeful):
+        plans = menu(known, depth, hopeful=hopeful)
+        return [plan for plan in plans if plan.place == PLAIN or known.ways[plan.place].stops]
+
+    monkeypatch.setattr(RequestPolicy, "menu", chains)
+
+
+@pytest.mark.usefixtures("chains")
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("prompts", [PROMPTS[:1], PROMPTS])
 def test_steps_by_routine_write_count_and_teach_the_same(
@@ -186,7 +284,7 @@ def test_steps_by_routine_write_count_and_teach_the_same(
 ):
     params = SamplingParams(max_new_tokens=40, temperature=temperature, seed=3, ignore_eos=True)
     plain = [output.token_ids for output in engine.generate(prompts, params, OFF)]
-    draft, learn, menu, routine, heard = Policy.go_on, RequestPolicy.learn, RequestPolicy.menu, 0, 0
+    draft, learn, routine, heard = Policy.go_on, RequestPolicy.learn, 0, 0
 
     def go_on(self, pool, *, steady):
         nonlocal routine
@@ -198,12 +296,7 @@ def test_steps_by_routine_write_count_and_teach_the_same(
         heard += 1
         learn(self, *arguments, **named)
 
-    def chains(known, depth, *, hopeful):  # drafts of trees are cut: they do not go by routine
-        plans = menu(known, depth, hopeful=hopeful)
-        return [plan for plan in plans if plan.place == PLAIN or known.ways[plan.place].stops]
-
     monkeypatch.setattr(engine.policy, "costs", steady_costs)
-    monkeypatch.setattr(RequestPolicy, "menu", chains)
     monkeypatch.setattr(Policy, "go_on", go_on)
     monkeypatch.setattr(RequestPolicy, "learn", counted)
     outputs = engine.generate(prompts, params, AUTO)
@@ -215,6 +308,37 @@ def test_steps_by_routine_write_count_and_teach_the_same(
         count for output in outputs for way, count in output.statistics.choices.items() if way.startswith("draft_model")
     )
     assert routine > 2 and (heard == drafted if len(prompts) == 1 else 0 < heard < drafted)
+
+
+@pytest.mark.usefixtures("chains")
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_steps_that_look_at_instant_drafts_first_write_and_count_the_same(
+    engine: Engine, steady_costs: LiveCosts, monkeypatch: pytest.MonkeyPatch, temperature: float
+):
+    prompts = [prompt * 8 for prompt in PROMPTS]
+    params = SamplingParams(max_new_tokens=48, temperature=temperature, seed=4, ignore_eos=True)
+    plain = [output.token_ids for output in engine.generate(prompts, params, OFF)]
+    look, verified = Policy.look_first, []
+
+    def looks(known, prices):  # whatever its drafts have been worth
+        known.standing = [place for place in known.instant if known.ways[place].stops][:1]
+
+    def noted(self, routine, pool):
+        look(self, routine, pool)
+        verified.extend(seat.known.ways[seat.place].instant for seat in self.seats)
+        assert all(len(seat.work.tree) for seat in self.seats)
+
+    monkeypatch.setattr(engine.policy, "costs", steady_costs)
+    monkeypatch.setattr(RequestPolicy, "settle", looks)
+    monkeypatch.setattr(Policy, "look_first", noted)
+    with engine.cold():
+        outputs = engine.generate(prompts, params, BOTH)
+    assert [output.token_ids for output in outputs] == plain
+    assert any(verified) and not all(verified)
+    for output in outputs:
+        assert sum(output.statistics.choices.values()) == output.statistics.rounds
+    suffix = sum(n for output in outputs for way, n in output.statistics.choices.items() if way.startswith("suffix"))
+    assert suffix >= sum(verified)
 
 
 def test_requests_that_wait_are_not_served_beside(
@@ -247,6 +371,7 @@ def test_prompts_that_end_together_are_not_decided_about(
     assert chunks and all(chunk == 1 for its in chunks for chunk in its)
 
 
+@pytest.mark.usefixtures("chains")
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_who_joins_writes_the_same_and_is_drafted_for_from_its_prompts_end_on(
     engine: Engine, steady_costs: LiveCosts, monkeypatch: pytest.MonkeyPatch, temperature: float
@@ -290,15 +415,12 @@ def test_who_leaves_no_choice_is_drafted_for_at_the_end_of_its_prompt(
     assert (chunk, other, none) == (4, 3, 0) and nodes > 0
 
 
+@pytest.mark.usefixtures("chains")
 def test_a_drafter_that_must_read_a_text_again_is_not_timed_by_that(
     engine: Engine, steady_costs: LiveCosts, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(engine.policy, "costs", steady_costs)
-    menu, go_on, calls = RequestPolicy.menu, Policy.go_on, []
-
-    def chains(known, depth, *, hopeful):
-        plans = menu(known, depth, hopeful=hopeful)
-        return [plan for plan in plans if plan.place == PLAIN or known.ways[plan.place].stops]
+    go_on, calls = Policy.go_on, []
 
     def preempted(self, pool, *, steady):
         if not calls:
@@ -307,7 +429,6 @@ def test_a_drafter_that_must_read_a_text_again_is_not_timed_by_that(
         go_on(self, pool, steady=steady)
         calls.append(len(self.calls))
 
-    monkeypatch.setattr(RequestPolicy, "menu", chains)
     monkeypatch.setattr(Policy, "go_on", preempted)
     engine.generate(PROMPTS[0], SamplingParams(max_new_tokens=40, ignore_eos=True), AUTO)
     assert calls[:2] == [0, 1]

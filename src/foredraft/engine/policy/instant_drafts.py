@@ -14,7 +14,7 @@ from foredraft.engine.policy.seat import Offer, Seat
 from foredraft.engine.policy.trimming import paying
 
 ASK_FACTOR = 3.0  # what looking at an instant draft costs in all, in units of making it
-ROUTINE = 8e-5  # seconds of a step of several requests that are lost where one of them is asked: it goes by no routine
+ROUTINE = 8e-5  # seconds of a step of several requests that are lost where one is asked: it looks first, or weighs
 
 
 @dataclass(eq=False)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any
 
-from foredraft.core.draft_tree import DraftTree
+from foredraft.core.draft_tree import NO_DRAFT, DraftTree
 from foredraft.core.outcome import SpeculationStatistics
 from foredraft.core.request import Request
 from foredraft.engine import step
@@ -17,7 +17,7 @@ from foredraft.engine.policy.instant_drafts import InstantDrafts, by_label
 from foredraft.engine.policy.lesson import Call, Lesson, mean_context, prices_of, sampling
 from foredraft.engine.policy.live_costs import LiveCosts, sort_of
 from foredraft.engine.policy.request_policy import RequestPolicy
-from foredraft.engine.policy.routine import Pair, routine_of
+from foredraft.engine.policy.routine import Pair, Routine, callers, orders_at, routine_of, seats_at
 from foredraft.engine.policy.seat import CROWD_EDGES, Seat, crowd_class, depth_of, temperature_class
 from foredraft.engine.policy.shortlist import Shortlists
 from foredraft.engine.policy.standing import Standing
@@ -43,6 +43,7 @@ class Policy:
         standing: That of the current step.
         experiment: What the current step tries.
         by_routine: Whether the current step goes by routine, and nothing else is in it.
+        noted: Whether something is learned of that step.
         instant: Asks for drafts that are looked at before anything is decided.
         called, surplus: Seconds of this step's calls of drafters that are not instant, and how many of these first
             drafts took beyond what was expected.
@@ -62,7 +63,7 @@ class Policy:
         self.standings = tuple([Standing(crowd) for crowd in range(len(CROWD_EDGES) + 1)])
         self.standing = self.standings[0]
         self.experiment: Experiment | None = None
-        self.by_routine = False
+        self.by_routine = self.noted = False
         self.instant = InstantDrafts(clock)
         self.called = self.surplus = 0.0
         self.networked = False
@@ -174,14 +175,37 @@ class Policy:
             self.settle()
         if steady:
             routine.open(self.deciding)
-        unseen = steady and len(self.deciding) > 1 and not self.standing.teaches
-        orders = routine.orders(self.deciding) if unseen else None
+        self.noted = not steady or self.standing.teaches or (routine.drafts and len(self.deciding) == 1)
+        if not routine.drafts:
+            return
+        if routine.firsts:
+            self.look_first(routine, pool)
+            return
+        orders = None if self.noted else orders_at(routine.places, self.deciding)
         if orders is not None:
             step.draft(orders, pool)
             return
-        self.seats = routine.seats(self.deciding)
-        for seat, tree in self.timed(self.seats) if self.seats else ():
+        self.seats = seats_at(routine.places, self.deciding)
+        for seat, tree in self.timed(self.seats):
             step.place_draft(seat.work, tree, pool)
+
+    def look_first(self, routine: Routine, pool: SlotPool) -> None:
+        """Ask instant ways before the ways decided: those of their drafts are taken that are worth as much."""
+        seats = seats_at(routine.places | routine.firsts, self.deciding)
+        asking = [seat for seat in seats if seat.known in routine.firsts]
+        orders = None if self.noted else orders_at(routine.firsts, self.deciding)
+        trees = [tree for _, tree in self.timed(asking)] if orders is None else step.propose(orders)
+        drafts = {id(seat): tree for seat, tree in zip(asking, trees, strict=True)}
+        if routine.calls:
+            calling = callers([(seat, drafts.get(id(seat))) for seat in seats], self.standing.values)
+            for seat in calling:
+                seat.place = seat.known.base.place
+            drafts |= {id(seat): tree for seat, tree in self.timed(calling)}
+            self.noted |= bool(calling)
+        self.seats = [seat for seat in seats if len(drafts.get(id(seat), NO_DRAFT))]
+        for seat in self.seats:
+            step.place_draft(seat.work, drafts[id(seat)], pool)
+            routine.taken[seat.known] += seat.place == routine.firsts.get(seat.known)
 
     def settle(self) -> None:
         """Count what was written in steps by routine."""
@@ -304,13 +328,8 @@ class Policy:
                 step.place_draft(seat.work, tree, pool)
                 placed += len(tree)
 
-    def proposed(self, seats: Sequence[Seat]) -> list[tuple[Seat, DraftTree]]:
-        """Drafts by the ways chosen."""
-        orders = [(seat.work, seat.work.running.options[seat.place]) for seat in seats]
-        return list(zip(seats, step.propose(orders), strict=True))
-
     def timed(self, seats: Sequence[Seat]) -> list[tuple[Seat, DraftTree]]:
-        """As `proposed`, one way after the other, each call's time noted."""
+        """Drafts by the ways chosen, one way after the other, each call's time noted."""
         labels = by_label((seat, seat.place) for seat in seats)
         drafts = []
         for label, orders in labels.items():
@@ -318,9 +337,9 @@ class Policy:
             for seat in group:
                 seat.limit(self.costs, self.standing.values, len(group), len(self.deciding))
             start = self.clock()
-            fresh = self.proposed(group)
-            self.saw_draft(label, group, self.clock() - start, max([max(tree.depths, default=0) for _, tree in fresh]))
-            drafts += fresh
+            trees = step.propose([(seat.work, seat.work.running.options[seat.place]) for seat in group])
+            self.saw_draft(label, group, self.clock() - start, max([max(tree.depths, default=0) for tree in trees]))
+            drafts += zip(group, trees, strict=True)
         if len(labels) == 1:
             return drafts
         order = {id(seat): i for i, seat in enumerate(seats)}
@@ -383,7 +402,7 @@ class Policy:
 
     def learn_by_routine(self, batch: list[Work], draft: float, rest: float) -> None:
         """As `learn`, of a step by routine in which nothing but tokens were written."""
-        if not self.standing.teaches and (len(batch) > 1 or not self.seats):
+        if not self.noted:
             self.standing.routine.seconds += draft + rest
             return
         self.note(self.seats, batch, [work.running.request.statistics for work in batch], draft, rest)
@@ -420,7 +439,7 @@ class Policy:
             accepted=[len(seat.work.path) for seat in self.seats] if self.experiment else [],
             called=self.networked,
             by_routine=self.by_routine,
-            stands_for=self.standing.every if self.by_routine and len(batch) > 1 else 1,
+            stands_for=self.standing.stands_for(called=self.networked) if self.by_routine and len(batch) > 1 else 1,
         )
         self.lessons.append(lesson)
         if any([seat.work.tree.laws is not None for seat in seats]):

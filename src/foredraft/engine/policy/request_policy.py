@@ -139,13 +139,27 @@ class RequestPolicy:
         self.value, self.rival = values.of(base) - plain, max(others, default=plain) - plain
 
     def joins(self, other: "RequestPolicy") -> bool:
-        """Go on as was decided for `other`, who drafts, if the same way is there."""
-        way = other.ways[other.base.place]
-        if way not in self.ways:
+        """Go on as was decided for `other`, if the same way is there, and there is anything to draft by."""
+        base = other.base
+        if base.place != PLAIN:
+            way = other.ways[base.place]
+            base = base._replace(place=self.ways.index(way)) if way in self.ways else NOTHING
+        if self.first_beside(base.place) in (None, base.place):
             return False
-        self.base, self.growth = other.base._replace(place=self.ways.index(way)), {}
+        self.base, self.growth = base, {}
         self.value, self.rival = other.value, other.rival
         return True
+
+    def first_beside(self, base: int) -> int | None:
+        """The instant way to ask before way `base` in each step until the next decision, `PLAIN` where none has paid;
+        none where there is more to weigh than which of two drafts it is to be."""
+        first, *others = self.standing or [PLAIN]
+        trimmed = all([place == PLAIN or self.ways[place].stops for place in (first, base)])
+        return first if trimmed and not others and not self.fixed else None
+
+    def most_nodes(self, *places: int) -> int:
+        """Most nodes of a draft by any of these ways."""
+        return max([0, *[self.ways[place].nodes for place in places if place != PLAIN]])
 
     def met(self, owner: str) -> None:
         """A drafter has been asked: it has read the text."""

@@ -1,13 +1,19 @@
-"""Steps between two decisions in which there is nothing to weigh: who drafts and how is known, no instant way is asked
-and no draft is cut. Between two forwards every line of Python costs memory reads, so such a step runs very few."""
+"""Steps between two decisions in which there is little to weigh: who drafts and how is known, and no draft is cut.
 
+Where an instant way is asked first, its draft or the one decided is taken, whichever is worth more. Between two
+forwards every line of Python costs memory reads, so such a step runs very few.
+"""
+
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import inf
 from statistics import mode
 from typing import NamedTuple
 
+from foredraft.core.draft_tree import DraftTree
 from foredraft.core.outcome import SpeculationStatistics
-from foredraft.engine.policy.allocation import PLAIN
+from foredraft.engine.policy.allocation import PLAIN, Values
 from foredraft.engine.policy.live_costs import size_class
 from foredraft.engine.policy.request_policy import RequestPolicy
 from foredraft.engine.policy.seat import Seat, depth_of
@@ -32,19 +38,29 @@ class Account(NamedTuple):
         steps, tokens = self.statistics.rounds - self.steps, self.statistics.committed - self.tokens
         return self._replace(steps=steps, tokens=tokens)
 
+    def split(self, first: int | None, steps: int) -> "list[Account]":
+        """Its parts: so many steps by the way asked `first`, and the rest."""
+        if not steps:
+            return [self]
+        tokens = self.tokens * steps // self.steps
+        rest = self._replace(steps=self.steps - steps, tokens=self.tokens - tokens)
+        return [self._replace(place=first, steps=steps, tokens=tokens), rest]
+
 
 @dataclass(eq=False)
 class Routine:
     """What a decision has come to for each request.
 
     Attributes:
-        places: The way of each request, by what is known of it; `PLAIN` for none.
+        places: The way decided for each request, by what is known of it; `PLAIN` for none.
         least: Fewest of them that it is good for.
         crowd: Class of how many requests there are.
-        anybody: Whether it is good for others, too: nobody is drafted for.
         prices: Tokens that asking an instant way costs, by label.
         spare: Draft nodes that a step may hold beyond theirs.
-        drafts: Whether anybody is drafted for: by ways that stop by themselves.
+        calls: Whether any way was decided: all of them stop by themselves.
+        anybody: Whether it is good for others, too: nobody is drafted for.
+        firsts: The instant way that is asked before the way decided, of those who have one.
+        taken: Steps in which the instant draft was verified, by request, since all were counted last.
         accounts: What all had written when it was last counted; none while it is not.
         seconds: Of steps of which nothing else was noted.
     """
@@ -54,8 +70,10 @@ class Routine:
     crowd: int
     prices: Mapping[str, float]
     spare: int
-    drafts: bool
+    calls: bool
     anybody: bool = False
+    firsts: dict[RequestPolicy, int] = field(default_factory=dict)
+    taken: Counter[RequestPolicy] = field(default_factory=Counter)
     accounts: list[Account] | None = None
     seconds: float = 0.0
 
@@ -74,8 +92,8 @@ class Routine:
         return self.welcomes(work, its) or (work.chunk > 1 and not its.fixed)
 
     def welcomes(self, work: Work, its: RequestPolicy) -> bool:
-        """Let who has come since go on like most others of its temperature, if there are any, that may serve, and no
-        instant way is likely to be worth asking: to decide about it takes longer than it may gain."""
+        """Let who has come since go on like most others of its temperature, if there are any and that may serve: to
+        decide about it takes longer than it may gain."""
         alike = [other for other in self.places if other.temperature_class == its.temperature_class]
         if not alike or its.fixed or its.crowd != self.crowd:
             return False
@@ -84,37 +102,18 @@ class Routine:
         if not may_join(leader, work, its):
             return False
         its.settle(self.prices)
-        nodes = leader.ways[usual].nodes
-        if its.standing or nodes > self.spare or not its.joins(leader):
+        nodes = max(leader.most_nodes(usual), its.most_nodes(*its.standing))
+        if nodes > self.spare or not its.joins(leader):
             return False
         self.places[its], self.spare = its.base.place, self.spare - nodes
+        if its.standing:
+            [self.firsts[its]] = its.standing
         return True
 
-    def seats(self, deciding: Sequence[Pair]) -> list[Seat]:
-        """Those who are drafted for, at their places."""
-        if not self.drafts:
-            return []
-        seats, places = [], self.places
-        for work, its in deciding:
-            place = places.get(its, PLAIN)
-            if place != PLAIN:
-                seats.append(Seat(work, its, depth_of(work), place, its.steps))
-        return seats
-
-    def orders(self, deciding: Sequence[Pair]) -> list[Order] | None:
-        """What those who are drafted for are to have; none where something has to be worked out before: so many have
-        not been drafted for since the decision."""
-        orders, places, size = [], self.places, size_class(len(deciding))
-        for work, its in deciding if self.drafts else ():
-            place = places.get(its, PLAIN)
-            if place == PLAIN:
-                continue
-            growth = its.growth.get((place, size))
-            if growth is None:
-                return None
-            work.growth = growth
-            orders.append((work, work.running.options[place]))
-        return orders
+    @property
+    def drafts(self) -> bool:
+        """Whether anybody is drafted for."""
+        return self.calls or bool(self.firsts)
 
     def counts(self, deciding: Sequence[Pair]) -> bool:
         """Whether these are counted, and nobody else: who comes with its whole text in the cache reads no prompt."""
@@ -128,17 +127,44 @@ class Routine:
             self.accounts = [Account(its, own, places.get(its, PLAIN), own.rounds, own.committed) for its, own in seen]
 
     def closed(self) -> list[Account]:
-        """What has been written since it was counted last."""
+        """What has been written since it was counted last, by way."""
         accounts, self.accounts = self.accounts or [], None
-        return [account.since() for account in accounts]
+        taken, self.taken = self.taken, Counter()
+        return [part for its in accounts for part in its.since().split(self.firsts.get(its.known), taken[its.known])]
+
+
+def seats_at(places: Mapping[RequestPolicy, int], deciding: Sequence[Pair]) -> list[Seat]:
+    """Those who are drafted for, at their places."""
+    seats = []
+    for work, its in deciding:
+        place = places.get(its, PLAIN)
+        if place != PLAIN:
+            seats.append(Seat(work, its, depth_of(work), place, its.steps))
+    return seats
+
+
+def orders_at(places: Mapping[RequestPolicy, int], deciding: Sequence[Pair]) -> list[Order] | None:
+    """What those who are drafted for are to have; none where something has to be worked out before: so many have not
+    been drafted for since the decision."""
+    orders, size = [], size_class(len(deciding))
+    for work, its in deciding:
+        place = places.get(its, PLAIN)
+        if place == PLAIN:
+            continue
+        growth = its.growth.get((place, size))
+        if growth is None:
+            return None
+        work.growth = growth
+        orders.append((work, work.running.options[place]))
+    return orders
 
 
 def may_join(leader: RequestPolicy, work: Work, its: RequestPolicy) -> bool:
     """Whether a request may draft like `leader`: from its prompt's end on by what needs nothing of the target, near the
-    end of its text by a drafter that knows it. That nobody was worth drafting for says little of another text."""
+    end of its text by a drafter that knows it. Where nobody is called for it takes no reading."""
     place = leader.base.place
     if place == PLAIN:
-        return False
+        return True
     ready = work.chunk == 1 or leader.ways[place].independent
     return ready and (leader.owner(place) in its.called or work.running.request.remaining >= WORTH_JOINING)
 
@@ -152,14 +178,31 @@ def routine_of(
     room: int,
     anybody: bool = False,
 ) -> Routine | None:
-    """How to go on as in the last decision, for `least` requests or more, or for `anybody`, where that takes no thought
-    and no more than `room` draft nodes; else none."""
-    drafted = [seat for seat in seats if seat.known.base.place != PLAIN]
-    if any([seat.known.fixed or seat.known.standing for seat in seats]):
-        return None
-    ways = [seat.known.ways[seat.known.base.place] for seat in drafted]
-    spare = room - sum([way.nodes for way in ways])
-    if spare < 0 or not all([way.stops for way in ways]):
-        return None
+    """How to go on as in the last decision, for `least` requests or more, or for `anybody`, where that takes little
+    thought and no more than `room` draft nodes; else none."""
     places = {seat.known: seat.known.base.place for seat in seats}
-    return Routine(places, least, crowd, prices, spare, bool(ways), anybody)
+    firsts = {its: its.first_beside(place) for its, place in places.items()}
+    if None in firsts.values():
+        return None
+    spare = room - sum([its.most_nodes(places[its], first) for its, first in firsts.items()])
+    firsts = {its: place for its, place in firsts.items() if place != PLAIN}
+    calls = any([place != PLAIN for place in places.values()])
+    return None if spare < 0 else Routine(places, least, crowd, prices, spare, calls, anybody, firsts)
+
+
+def callers(looked: Sequence[tuple[Seat, DraftTree | None]], values: Values) -> list[Seat]:
+    """Those for whom the draft decided is made: where what it is worth beyond the instant one that is there pays for
+    the call, to all who share it; who has no instant way takes part."""
+    calls: dict[str, list[tuple[Seat, float]]] = {}
+    for seat, tree in looked:
+        base = seat.known.base
+        if base.place != PLAIN:
+            more = inf if tree is None else values.beside_call(base) - values.beside_call(seat.instant_plan(tree))
+            if more > 0.0:
+                calls.setdefault(base.label, []).append((seat, more))
+    paid = (
+        group
+        for label, group in calls.items()
+        if sum([more for _, more in group]) > len(group) * values.share(label, len(group))
+    )
+    return [seat for group in paid for seat, _ in group]

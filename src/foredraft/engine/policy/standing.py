@@ -56,7 +56,7 @@ class Standing:
     def go_on_by(self, routine: Routine | None) -> None:
         """So steps go on. A decision stands for fewer where they are thought about, or few are not drafted for."""
         self.routine = routine
-        if routine is None:
+        if routine is None or routine.firsts:
             self.most = min(self.most, HOLD_WEIGHED)
         elif not routine.drafts and len(self.held) < MANY:
             self.most = min(self.most, HOLD_IDLE)
@@ -85,3 +85,9 @@ class Standing:
     def teaches(self) -> bool:
         """Whether costs and stated chances are learned from this step: one in four will do, beside many fewer."""
         return self.steps % self.every == 0
+
+    def stands_for(self, *, called: bool) -> int:
+        """How many steps by routine one that is learned from stands for: none but itself where a drafter is `called`
+        after a look at instant drafts, since every such step is learned from."""
+        looked = self.routine is not None and bool(self.routine.firsts)
+        return 1 if looked and called else self.every
