@@ -222,6 +222,13 @@ def test_accounts_are_split_by_the_way_that_was_taken():
     assert [(part.place, part.steps, part.tokens) for part in account.split(1, 4)] == [(1, 4, 10), (0, 6, 15)]
 
 
+def test_a_step_that_failed_is_in_no_account():
+    account = Account(seat().known, SpeculationStatistics(), 0, 0, 0)
+    assert account.split(1, 1) == [account]  # its draft was there, and nothing was written
+    first, rest = account._replace(steps=2, tokens=5).split(1, 3)
+    assert (first.place, first.steps, first.tokens) == (1, 2, 5) and rest.steps == rest.tokens == 0
+
+
 def test_a_step_after_a_look_stands_for_itself_where_a_drafter_is_called():
     standing = Standing(1, most=8)
     assert standing.stands_for(called=True) == standing.every > 1
@@ -272,6 +279,16 @@ def chains(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RequestPolicy, "menu", chains)
 
 
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every request looks at an instant draft first, whatever such drafts have been worth."""
+
+    def looks(known, prices):
+        known.standing = [place for place in known.instant if known.ways[place].stops][:1]
+
+    monkeypatch.setattr(RequestPolicy, "settle", looks)
+
+
 @pytest.mark.usefixtures("chains")
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("prompts", [PROMPTS[:1], PROMPTS])
@@ -310,7 +327,7 @@ def test_steps_by_routine_write_count_and_teach_the_same(
     assert routine > 2 and (heard == drafted if len(prompts) == 1 else 0 < heard < drafted)
 
 
-@pytest.mark.usefixtures("chains")
+@pytest.mark.usefixtures("chains", "looks")
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_steps_that_look_at_instant_drafts_first_write_and_count_the_same(
     engine: Engine, steady_costs: LiveCosts, monkeypatch: pytest.MonkeyPatch, temperature: float
@@ -320,16 +337,12 @@ def test_steps_that_look_at_instant_drafts_first_write_and_count_the_same(
     plain = [output.token_ids for output in engine.generate(prompts, params, OFF)]
     look, verified = Policy.look_first, []
 
-    def looks(known, prices):  # whatever its drafts have been worth
-        known.standing = [place for place in known.instant if known.ways[place].stops][:1]
-
     def noted(self, routine, pool):
         look(self, routine, pool)
         verified.extend(seat.known.ways[seat.place].instant for seat in self.seats)
         assert all(len(seat.work.tree) for seat in self.seats)
 
     monkeypatch.setattr(engine.policy, "costs", steady_costs)
-    monkeypatch.setattr(RequestPolicy, "settle", looks)
     monkeypatch.setattr(Policy, "look_first", noted)
     with engine.cold():
         outputs = engine.generate(prompts, params, BOTH)
@@ -339,6 +352,25 @@ def test_steps_that_look_at_instant_drafts_first_write_and_count_the_same(
         assert sum(output.statistics.choices.values()) == output.statistics.rounds
     suffix = sum(n for output in outputs for way, n in output.statistics.choices.items() if way.startswith("suffix"))
     assert suffix >= sum(verified)
+
+
+@pytest.mark.usefixtures("looks")
+def test_a_fault_after_a_look_is_the_one_that_is_told(
+    engine: Engine, steady_costs: LiveCosts, monkeypatch: pytest.MonkeyPatch
+):
+    look, placed = Policy.look_first, []
+
+    def noted(self, routine, pool):
+        look(self, routine, pool)
+        placed.extend(self.seats)
+        if placed:
+            raise OSError("the target broke")
+
+    monkeypatch.setattr(engine.policy, "costs", steady_costs)
+    monkeypatch.setattr(Policy, "look_first", noted)
+    params = SamplingParams(max_new_tokens=24, ignore_eos=True)
+    with engine.cold(), pytest.raises(OSError, match="the target broke"):
+        engine.generate([prompt * 8 for prompt in PROMPTS], params, BOTH)
 
 
 def test_requests_that_wait_are_not_served_beside(

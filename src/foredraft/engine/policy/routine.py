@@ -39,7 +39,9 @@ class Account(NamedTuple):
         return self._replace(steps=steps, tokens=tokens)
 
     def split(self, first: int | None, steps: int) -> "list[Account]":
-        """Its parts: so many steps by the way asked `first`, and the rest."""
+        """Its parts: so many steps by the way asked `first`, and the rest. A step that failed wrote nothing, and was
+        none of them."""
+        steps = min(steps, self.steps)
         if not steps:
             return [self]
         tokens = self.tokens * steps // self.steps
@@ -197,7 +199,8 @@ def callers(looked: Sequence[tuple[Seat, DraftTree | None]], values: Values) -> 
     for seat, tree in looked:
         base = seat.known.base
         if base.place != PLAIN:
-            more = inf if tree is None else values.beside_call(base) - values.beside_call(seat.instant_plan(tree))
+            there = -inf if tree is None else values.beside_call(seat.whole(tree).plan(seat.place))
+            more = values.beside_call(base) - there
             if more > 0.0:
                 calls.setdefault(base.label, []).append((seat, more))
     paid = (

@@ -122,12 +122,12 @@ class Seat:
 
     def offer(self, tree: DraftTree) -> None:
         """The draft by the way chosen is there."""
-        self.offers[self.place] = Offer(tree, self.known.path_rates(self.place, tree), list(range(len(tree))))
+        self.offers[self.place] = self.whole(tree)
 
-    def instant_plan(self, tree: DraftTree) -> Plan:
-        """To verify all of this draft by the way chosen."""
-        gain = sum(self.known.path_rates(self.place, tree)) if len(tree) else 0.0
-        return Plan(None, gain, gain, len(tree), self.place)
+    def whole(self, tree: DraftTree) -> Offer:
+        """All of a draft by the way chosen."""
+        rates = self.known.path_rates(self.place, tree) if len(tree) else []
+        return Offer(tree, rates, list(range(len(tree))))
 
     def limit(self, costs: LiveCosts, values: Values, sharing: int, requests: int) -> None:
         """Say what another token of the draft costs, to draft together with those of all `sharing` the call and to
