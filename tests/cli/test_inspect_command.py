@@ -50,7 +50,7 @@ def test_inspect_tells_attention_heads_from_trained_heads(run):
     assert any(line.startswith("trained heads ") and "tiny-eagle3: eagle3, embedded" in line for line in lines)
 
 
-SMALL = ("--dtype", "fp32", "--cache-tokens", 64)
+SMALL = ("--dtype", "fp32", "--cache-tokens", 64, "--device", "cpu")
 HEADS = ("eagle3", "medusa", "mtp", "dflash")
 
 

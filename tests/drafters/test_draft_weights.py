@@ -27,7 +27,7 @@ PROMPTS = ["def mean(values):", "Once upon a time there was a clockmaker", "The"
 @cache
 def native_target(dtype: str = "bf16", native: str = "auto") -> ModelTarget:
     pytest.importorskip("foredraft_native", reason="foredraft-native is not installed")
-    return load_target("tiny", dtype=dtype, native=native, threads=2, cache_tokens=2048)
+    return load_target("tiny", device="cpu", dtype=dtype, native=native, threads=2, cache_tokens=2048)
 
 
 @pytest.fixture(scope="module")

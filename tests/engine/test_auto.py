@@ -34,7 +34,9 @@ SHAPED = SamplingParams(max_new_tokens=32, temperature=0.8, top_p=0.9, repetitio
 @pytest.fixture(scope="module")
 def engine() -> Engine:
     """One engine with every head of `tiny`: what it learns in one test the next one starts from."""
-    return Engine.from_pretrained("tiny", dtype="fp32", threads=1, cache_tokens=4096, max_batch=4, speculation=OFF)
+    return Engine.from_pretrained(
+        "tiny", dtype="fp32", device="cpu", threads=1, cache_tokens=4096, max_batch=4, speculation=OFF
+    )
 
 
 class Restless(Decider):

@@ -11,7 +11,8 @@ from test_plans import row_sets
 from foredraft.core.plan_builder import Rows, build_plan
 from foredraft.core.slots import indices
 from foredraft.model import attention, joint_attention
-from foredraft.model.attention import Attending, attend_packed
+from foredraft.model.attending import Attending
+from foredraft.model.attention import attend_packed
 from foredraft.model.slot_pool import LayerGroup, LayerShape
 
 CPU = torch.device("cpu")
@@ -33,8 +34,8 @@ def packed(rows):
     query = torch.randn(1, HEADS, total, SIZE, generator=generator)
     key, value = (torch.randn(1, GROUPS, total, SIZE, generator=generator) for _ in range(2))
     layers = LayerGroup({0: LayerShape(GROUPS, SIZE, SIZE)}, offset, torch.float32, CPU)
-    layers.keys[0].copy_(torch.randn(offset, GROUPS, SIZE, generator=generator))
-    layers.values[0].copy_(torch.randn(offset, GROUPS, SIZE, generator=generator))
+    layers.keys[0][:offset].copy_(torch.randn(offset, GROUPS, SIZE, generator=generator))
+    layers.values[0][:offset].copy_(torch.randn(offset, GROUPS, SIZE, generator=generator))
     return plan, (query, key, value), layers
 
 
@@ -51,7 +52,7 @@ def test_rows_see_what_they_see_alone(rows, window):
     attending = Attending(layer=0, scale=0.3, window=window)
     together = attend_packed(*states, attending, plan, layers)
     parts = [
-        attention.attend_fused(states[0][:, :, s.row_slice], *layers.read(0, s.keys), s, attending)
+        attention.attend_alone(states[0][:, :, s.row_slice], *layers.read(0, s.keys), s, attending)
         for s in plan.segments
     ]
     torch.testing.assert_close(together, torch.cat(parts, dim=1), rtol=1e-5, atol=1e-6)

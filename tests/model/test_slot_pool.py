@@ -147,7 +147,7 @@ def test_rows_of_drafted_tokens_move_only_where_they_stay_valid():
         for name, keeps in (("target", True), ("head", False))
     )
     for layers in (kept, passing):
-        layers.keys[0][:] = torch.arange(32.0)[:, None, None]
+        layers.keys[0][:32] = torch.arange(32.0)[:, None, None]
     table = pool.open(16)
     pool.keep(table, pool.take(table, 5))
     tail = pool.take(table, 4)
@@ -184,7 +184,7 @@ def test_a_path_is_not_moved_onto_slots_of_others():
     one, other = pool.open(1), pool.open(1)
     for table in (one, other, one, other, one, other):
         pool.take(table, 1)
-    layers.keys[0][:] = torch.arange(12.0)[:, None, None]
+    layers.keys[0][:12] = torch.arange(12.0)[:, None, None]
     before = layers.keys[0].clone()
     pool.keep(one, [0, 4])
     assert one.slots == [0, 4] and not one.run
@@ -200,7 +200,7 @@ def numbered_layers(slots: int) -> LayerGroup:
     group = LayerGroup(LAYERS, slots, torch.float32, CPU)
     for store, sign in ((group.keys, 1), (group.values, -1)):
         for rows in store.values():
-            rows[:] = sign * torch.arange(slots)[:, None, None]
+            rows[:slots] = sign * torch.arange(slots)[:, None, None]
     return group
 
 
@@ -209,11 +209,11 @@ def test_layers_of_one_shape_lie_together():
     group = numbered_layers(16)
     for layer, shape in LAYERS.items():
         for rows, size in ((group.keys[layer], shape.key_size), (group.values[layer], shape.value_size)):
-            assert rows.shape == (16, shape.heads, size) and rows.is_contiguous()
+            assert rows.shape == (16 + 1, shape.heads, size) and rows.is_contiguous()
     parts = [*group.keys.values(), *group.values.values()]
     assert len({part.data_ptr() for part in parts if part.numel()}) == sum(part.numel() > 0 for part in parts)
     stored = sum(stack.numel() for stack in group.stacks)
-    assert stored == 16 * sum(shape.numbers for shape in LAYERS.values()) and len(group.stacks) == 5
+    assert stored == (16 + 1) * sum(shape.numbers for shape in LAYERS.values()) and len(group.stacks) == 5
 
 
 @pytest.mark.parametrize(
@@ -224,8 +224,8 @@ def test_a_move_copies_rows_of_every_layer(source, target):
     wanted[target] = wanted[source]
     group.move(source, target)
     for layer in LAYERS:
-        assert (group.keys[layer] == wanted[:, None, None]).all()
-        assert (group.values[layer] == -wanted[:, None, None]).all()
+        assert (group.keys[layer][:16] == wanted[:, None, None]).all()
+        assert (group.values[layer][:16] == -wanted[:, None, None]).all()
 
 
 def test_rows_already_in_place_are_not_copied(monkeypatch):

@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
 
-from foredraft.model.devices import CpuDevice
+from foredraft.model.devices import find_device
 from foredraft.model.loading import find_checkpoint
 from foredraft.model.packed_model import PackedModel, load_packed_model
 
@@ -84,9 +84,11 @@ def save_tiny(config: PretrainedConfig, folder: Path, seed: int = 0) -> str:
     return str(folder)
 
 
-def load_packed(folder: str, dtype: torch.dtype = torch.float32, native: str | None = "off") -> PackedModel:
+def load_packed(
+    folder: str, dtype: torch.dtype = torch.float32, native: str | None = "off", device: str = "cpu"
+) -> PackedModel:
     """Without the native path unless asked: its module keeps no weights to compare with."""
-    return load_packed_model(find_checkpoint(folder), dtype, CpuDevice(native))
+    return load_packed_model(find_checkpoint(folder), dtype, find_device(device, native))
 
 
 def load_plain(folder: str) -> torch.nn.Module:

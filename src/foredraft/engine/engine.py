@@ -3,7 +3,7 @@
 import logging
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
@@ -183,10 +183,12 @@ class Engine:
         Closing the iterator early cancels what still runs.
         """
         outputs: dict[tuple[int, int], RequestOutput] = {}
-        for event in self.run(self.submit(prompts, sampling, speculation, priority), outputs):
-            yield event
-            if event.finish_reason:
-                yield outputs[event.index, event.sample]
+        # Closed by name: Python 3.12.3 leaves a generator inside a closed one as it was.
+        with closing(self.run(self.submit(prompts, sampling, speculation, priority), outputs)) as events:
+            for event in events:
+                yield event
+                if event.finish_reason:
+                    yield outputs[event.index, event.sample]
 
     def submit(self, prompts, sampling, speculation, priority: int = 0) -> list[Running]:
         """Check every prompt and queue its requests; nothing is queued when one is refused."""

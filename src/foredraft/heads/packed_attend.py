@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from foredraft.core.step_plan import StepPlan
-from foredraft.model.attention import Attending, attend_packed
+from foredraft.model.attending import Attending
+from foredraft.model.attention import attend_packed
 from foredraft.model.slot_pool import LayerGroup
 
 

@@ -5,17 +5,18 @@ A plain module-level holder, not a context variable: dynamo cannot trace those. 
 Shapes: T rows of the pack, H query heads, G key-value heads, R rows of a segment, S keys it sees, D head size.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
 from foredraft.core.errors import ModelError
 from foredraft.core.step_plan import Segment, StepPlan
+from foredraft.model.attending import Attending, attended
 from foredraft.model.joint_attention import bunches_of
 from foredraft.model.slot_pool import LayerGroup
 
@@ -24,34 +25,15 @@ NAME = "foredraft"
 
 @dataclass(frozen=True, slots=True)
 class Ambient:
-    """What a running forward reads: the plan, the layers it writes to, and each layer's sliding window by config."""
+    """What a running forward reads: the plan, the layers it writes to, and each layer's sliding window by config.
+
+    `attend` takes the place of `attend_packed` where a plan is laid out in another way.
+    """
 
     plan: StepPlan
     layers: LayerGroup
     windows: dict[int, int | None]
-
-
-@dataclass(kw_only=True, slots=True)
-class Attending:
-    """How one layer attends.
-
-    Attributes:
-        layer: Its index.
-        scale: Factor of the scores.
-        window: Positions a row sees back to, itself included; none sees all.
-        softcap: Bound the scores are squeezed into, where the model has one.
-        sinks: A logit a head that takes weight and gives no value, [H], where the model has them.
-    """
-
-    layer: int
-    scale: float
-    window: int | None
-    softcap: float | None = None
-    sinks: Tensor | None = None
-
-    @property
-    def plain(self) -> bool:
-        return self.softcap is None and self.sinks is None
+    attend: Callable | None = None
 
 
 @dataclass(slots=True)
@@ -100,7 +82,8 @@ def packed_attention(
         softcap=softcap,
         sinks=s_aux,
     )
-    return attend_packed(query, key, value, attending, holder.current.plan, holder.current.layers), None
+    attend = holder.current.attend or attend_packed
+    return attend(query, key, value, attending, holder.current.plan, holder.current.layers), None
 
 
 def attend_packed(
@@ -108,54 +91,22 @@ def attend_packed(
 ) -> Tensor:
     """Store the rows' keys and values, then let each segment's rows attend to what they see, [1, T, H, Dv]."""
     layers.write(attending.layer, plan.write, key[0], value[0])
-    attend = attend_fused if attending.plain else attend_spelled_out
     if len(plan.segments) == 1:
         [segment] = plan.segments
-        return attend(query, *layers.read(attending.layer, segment.keys), segment, attending).contiguous()
+        return attend_alone(query, *layers.read(attending.layer, segment.keys), segment, attending).contiguous()
     bunches, alone = bunches_of(plan, attending.window) if attending.plain else ([], plan.segments)
     out = query.new_empty(1, query.shape[2], query.shape[1], value.shape[-1])
     for bunch in bunches:
-        bunch.write(out[0], query, attending.layer, attending.scale, layers)
+        bunch.write(out[0], query, attending, layers)
     for segment in alone:
         keys, values = layers.read(attending.layer, segment.keys)
-        out[:, segment.row_slice] = attend(query[:, :, segment.row_slice], keys, values, segment, attending)
+        out[:, segment.row_slice] = attend_alone(query[:, :, segment.row_slice], keys, values, segment, attending)
     return out
 
 
-def attend_fused(query: Tensor, keys: Tensor, values: Tensor, segment: Segment, attending: Attending) -> Tensor:
-    """Fused attention; query heads that share a key head become more rows of it, so keys are read once."""
-    _, heads, rows, size = query.shape
-    groups = keys.shape[0]
-    repeat = heads // groups
-    folded = query.reshape(1, groups, repeat * rows, size)
-    bias = segment.bias(attending.window, repeat, query.dtype)
-    out = scaled_dot_product_attention(folded, keys[None], values[None], attn_mask=bias, scale=attending.scale)
-    return out.reshape(1, heads, rows, -1).transpose(1, 2)  # [1, R, H, Dv]
-
-
-def attend_spelled_out(query: Tensor, keys: Tensor, values: Tensor, segment: Segment, attending: Attending) -> Tensor:
-    """Attention step by step, for logit soft-capping (Gemma 2) and attention sinks (gpt-oss)."""
-    _, heads, rows, size = query.shape
-    groups = keys.shape[0]
-    repeat = heads // groups
-    folded = query.reshape(groups, repeat * rows, size)
-    scores = (folded @ keys.transpose(1, 2) * attending.scale).float()  # [G, repeat * R, S]
-    if attending.softcap is not None:
-        scores = torch.tanh(scores / attending.softcap) * attending.softcap
-    bias = segment.bias(attending.window, repeat, torch.float32)
-    if bias is not None:
-        scores = scores + bias
-    weights = softmax_with_sinks(scores, attending.sinks, repeat, rows)
-    out = weights.to(values.dtype) @ values  # [G, repeat * R, Dv]
-    return out.reshape(1, heads, rows, -1).transpose(1, 2)  # [1, R, H, Dv]
-
-
-def softmax_with_sinks(scores: Tensor, sinks: Tensor | None, repeat: int, rows: int) -> Tensor:
-    """Softmax over keys; a sink is one more logit a head that takes weight and gives no value."""
-    if sinks is None:
-        return scores.softmax(-1)
-    column = sinks.float().reshape(-1, repeat, 1).expand(-1, repeat, rows).reshape(-1, repeat * rows, 1)
-    return torch.cat([scores, column], dim=-1).softmax(-1)[..., :-1]
+def attend_alone(query: Tensor, keys: Tensor, values: Tensor, segment: Segment, attending: Attending) -> Tensor:
+    """One segment's rows [1, H, R, D] to the keys [G, S, D] and values [G, S, Dv] it sees, [1, R, H, Dv]."""
+    return attended(query, keys[None], values[None], partial(segment.bias, attending.window), attending)
 
 
 AttentionInterface.register(NAME, packed_attention)

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from foredraft.core.step_plan import StepPlan
-from foredraft.model.attention import Attending, attend_packed
+from foredraft.model.attending import Attending
+from foredraft.model.attention import attend_packed
 from foredraft.model.capture import States
 from foredraft.model.fast_norm import FastRMSNorm
 from foredraft.model.features import FINAL_NORM
@@ -79,6 +80,8 @@ def rotate(heads: Tensor, cos: Tensor, signed_sin: Tensor) -> Tensor:
 
 class Decoder:
     """The whole forward of one model over a plan."""
+
+    note = "layers run without their module tree"
 
     def __init__(self, module: nn.Module, layers: list[DecoderLayer]):
         self.embedding, self.rotary = module.model.embed_tokens, module.model.rotary_emb

@@ -8,7 +8,9 @@ from torch import nn
 
 from foredraft.core.errors import ConfigError, require
 from foredraft.core.speculation_config import one_of
+from foredraft.model.decoder import Decoder, decoder_of
 from foredraft.model.fast_norm import replace_norms
+from foredraft.model.graphed_model import CudaGraphs, GraphableModel, GraphedModel
 from foredraft.model.native_decoder import NativeDecoder, native_decoder_of
 from foredraft.model.native_runtime import (
     AUTO,
@@ -65,6 +67,10 @@ class Device(Protocol):
     def prepare(self, module: nn.Module) -> str:
         """Rework a loaded module in place for speed; returns a line that says what was done and why."""
 
+    def decoder(self, model: GraphableModel) -> Decoder | GraphedModel | None:
+        """What may run the forwards of a prepared `model` in place of its module; none where it is built of other
+        parts."""
+
     def free_memory(self) -> int:
         """Bytes that could be used now."""
 
@@ -114,18 +120,24 @@ class CpuDevice:
         pack(module)
         return "packed path: weights laid out once, projections fused, by oneDNN"
 
+    def decoder(self, model: GraphableModel) -> Decoder | None:
+        return decoder_of(model.module, model.capability.windows)
+
     def free_memory(self) -> int:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 class CudaDevice:
-    """A CUDA device: the module as it is, attention through the same function."""
+    """A CUDA device: the module as it is, attention through the same function, few rows as captured graphs."""
 
     weights, strict = SAME, False
 
     def __init__(self, name: str):
         require(torch.cuda.is_available(), f"device {name!r} is not available: torch sees no CUDA device")
         self.torch_device = torch.device(name)
+        # cuDNN plans attention anew for every number of keys it has not met, and a text meets one with each token:
+        # 30 ms a step on an H200 where the forward took 6. It is switched off for the process, there is no other way.
+        torch.backends.cuda.enable_cudnn_sdp(False)
 
     def fast_dtype(self) -> torch.dtype:
         return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
@@ -146,6 +158,9 @@ class CudaDevice:
 
     def prepare(self, module: nn.Module) -> str:
         return "module path on CUDA"
+
+    def decoder(self, model: GraphableModel) -> GraphedModel:
+        return GraphedModel(model, CudaGraphs(self.torch_device))
 
     def free_memory(self) -> int:
         return torch.cuda.mem_get_info(self.torch_device)[0]

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
 
 from foredraft.core.step_plan import Segment, StepPlan
+from foredraft.model.attending import Attending, attended
 from foredraft.model.slot_pool import LayerGroup
 
 LEAST = 4  # segments that are worth a gather
@@ -45,9 +45,9 @@ class Bunch:
             self.biases[key] = bias.masked_fill_(~self.seen, float("-inf")).repeat(1, 1, repeat, 1)
         return self.biases[key]
 
-    def write(self, out: Tensor, query: Tensor, layer: int, scale: float, layers: LayerGroup) -> None:
+    def write(self, out: Tensor, query: Tensor, attending: Attending, layers: LayerGroup) -> None:
         """Put the attention of its rows into `out` [T, H, Dv], for the `query` [1, H, T, D] of the whole pack."""
-        mixed = self.attended(query, layer, scale, layers)
+        mixed = self.attended(query, attending, layers)
         if self.whole:
             out.copy_(mixed)
         elif self.own is None:
@@ -55,17 +55,14 @@ class Bunch:
         else:
             out.index_copy_(0, self.rows[self.own], mixed.index_select(0, self.own))
 
-    def attended(self, query: Tensor, layer: int, scale: float, layers: LayerGroup) -> Tensor:
+    def attended(self, query: Tensor, attending: Attending, layers: LayerGroup) -> Tensor:
         """Attention of its rows, those that fill up included, [N * R, H, Dv]."""
         count, _, rows, _ = self.seen.shape
-        keys, values = (stored.index_select(0, self.slots) for stored in (layers.keys[layer], layers.values[layer]))
-        keys, values = (rows_.unflatten(0, (count, -1)).transpose(1, 2) for rows_ in (keys, values))  # [N, G, S, D]
-        heads, groups = query.shape[1], keys.shape[1]
-        mine = query[0].index_select(1, self.rows)  # [H, N * R, D]
-        folded = mine.unflatten(1, (count, rows)).transpose(0, 1).reshape(count, groups, -1, mine.shape[-1])
-        bias = self.bias(heads // groups, query.dtype)
-        out = scaled_dot_product_attention(folded, keys, values, attn_mask=bias, scale=scale)
-        return out.reshape(count, heads, rows, -1).transpose(1, 2).flatten(0, 1)
+        stored = (layers.keys[attending.layer], layers.values[attending.layer])
+        keys, values = (part.index_select(0, self.slots).unflatten(0, (count, -1)).transpose(1, 2) for part in stored)
+        mine = query[0] if self.whole else query[0].index_select(1, self.rows)  # [H, N * R, D]
+        folded = mine.unflatten(1, (count, rows)).transpose(0, 1)
+        return attended(folded, keys, values, self.bias, attending).flatten(0, 1)
 
 
 def bunches_of(plan: StepPlan, window: int | None) -> tuple[list[Bunch], list[Segment]]:

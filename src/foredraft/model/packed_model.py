@@ -1,7 +1,7 @@
 """A loaded transformers model that computes packed forwards over a slot pool."""
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 
 import torch
@@ -12,8 +12,9 @@ from foredraft.core.step_plan import StepPlan
 from foredraft.model.attention import Ambient, running
 from foredraft.model.capability import Capability
 from foredraft.model.capture import States, capturing
-from foredraft.model.decoder import Decoder, decoder_of
+from foredraft.model.decoder import Decoder
 from foredraft.model.devices import Device
+from foredraft.model.graphed_model import GraphedModel
 from foredraft.model.layer_skips import LayerSkips, SkippableLayers
 from foredraft.model.loading import Checkpoint, first_line, load_module
 from foredraft.model.native_decoder import NativeDecoder
@@ -45,7 +46,7 @@ class PackedModel:
         weight_bytes: Bytes of its weights; tied tensors count once.
         path: A line that says which path its forwards take and why.
         layers: Its storage in a pool, once attached.
-        decoder: Runs the module's packed parts without the module, where that says the same.
+        decoder: Runs the module's packed parts without the module, or graphs of it, where that says the same.
     """
 
     def __init__(self, module: nn.Module, capability: Capability, device: torch.device):
@@ -56,7 +57,7 @@ class PackedModel:
         self.keeps_rows = "logits_to_keep" in inspect.signature(module.forward).parameters
         self.path = "module path"
         self.layers: LayerGroup | None = None
-        self.decoder: Decoder | NativeDecoder | None = None
+        self.decoder: Decoder | GraphedModel | NativeDecoder | None = None
         self.shapes = self.stored_shapes()
 
     @property
@@ -107,11 +108,15 @@ class PackedModel:
         return runner(plan, layers, features)
 
     @torch.inference_mode()
-    def run_module(self, plan: StepPlan, layers, features: Sequence[int]) -> tuple[Tensor, States]:
+    def run_module(
+        self, plan: StepPlan, layers, features: Sequence[int], attend: Callable | None = None
+    ) -> tuple[Tensor, States]:
+        """As `run_with` by the module itself, whose layers attend by `attend` where one is given."""
         rows = plan.logit_rows
         # A forward that wants no logits still computes one row: kernels do not all take an empty product.
         options = {"logits_to_keep": rows if len(rows) else 1} if self.keeps_rows else {}
-        with running(Ambient(plan, layers, self.capability.windows)), capturing(self.module, features) as states:
+        ambient = Ambient(plan, layers, self.capability.windows, attend)
+        with running(ambient), capturing(self.module, features) as states:
             output = self.module(input_ids=plan.tokens, position_ids=plan.positions, use_cache=False, **options)
         logits = output.logits[0, : len(rows)] if self.keeps_rows else output.logits[0, rows]
         return logits, {boundary: state[0] for boundary, state in states.items()}
@@ -159,7 +164,7 @@ def load_packed_model(
     path = device.prepare(model.module)
     if reproduces(model, wanted):
         model.path = path
-        take_decoder(model, wanted)
+        take_decoder(model, device.decoder(model), wanted)
     else:
         model = wrapped(checkpoint, dtype, device)
         model.path = "module path: the fast path did not reproduce it on this model"
@@ -177,11 +182,11 @@ def take_native(model: PackedModel, device: Device, wanted: Tensor) -> None:
     model.weight_bytes = model.decoder.weight_bytes or model.weight_bytes
 
 
-def take_decoder(model: PackedModel, wanted: Tensor) -> None:
-    """Run the packed parts without their module tree where `model` is made of the parts and still says `wanted`."""
-    model.decoder = decoder_of(model.module, model.capability.windows)
-    if model.decoder is not None and reproduces(model, wanted):
-        model.path += "; layers run without their module tree"
+def take_decoder(model: PackedModel, decoder: Decoder | GraphedModel | None, wanted: Tensor) -> None:
+    """Run forwards by `decoder`, where there is one and `model` still says `wanted`."""
+    model.decoder = decoder
+    if decoder is not None and reproduces(model, wanted):
+        model.path += f"; {decoder.note}"
     else:
         model.decoder = None
 

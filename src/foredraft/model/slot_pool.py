@@ -48,8 +48,9 @@ class LayerGroup:
     Attributes:
         shapes, device: What each layer stores for a token, and where.
         keeps_drafts: Whether what it holds of a drafted token stays valid once the token is accepted.
-        stacks: The storage, one tensor [parts, slots, heads, size] for each shape.
-        keys, values: Each layer's part of it, contiguous [slots, heads, size].
+        stacks: The storage, one tensor [parts, slots + 1, heads, size] for each shape.
+        keys, values: Each layer's part of it, contiguous [slots + 1, heads, size].
+        spare: The last slot, which is in no pool: what rows that only fill up a forward store goes there.
     """
 
     def __init__(
@@ -63,7 +64,10 @@ class LayerGroup:
     ):
         self.shapes, self.device, self.keeps_drafts = shapes, device, keeps_drafts
         parts = Counter(part for s in shapes.values() for part in ((s.heads, s.key_size), (s.heads, s.value_size)))
-        self.stacks = [torch.zeros(count, slots, *part, dtype=dtype, device=device) for part, count in parts.items()]
+        self.spare = slots
+        self.stacks = [
+            torch.zeros(count, slots + 1, *part, dtype=dtype, device=device) for part, count in parts.items()
+        ]
         views = {part: [stack[i] for i in range(len(stack))] for part, stack in zip(parts, self.stacks, strict=True)}
         self.keys = {i: views[s.heads, s.key_size].pop() for i, s in shapes.items()}
         self.values = {i: views[s.heads, s.value_size].pop() for i, s in shapes.items()}

@@ -1,0 +1,170 @@
+"""Forwards replayed as captured graphs: where launching a kernel takes longer than running it, one launch is for all.
+
+A plan is laid out on the smallest grid that holds it. The first forward on a grid runs as it is, which also has kernels
+made and outputs laid out; the second one is captured; from then on it is replayed.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Protocol
+from weakref import WeakKeyDictionary, ref
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from foredraft.core.step_plan import StepPlan
+from foredraft.model.capability import Capability
+from foredraft.model.capture import States
+from foredraft.model.grid_plan import GridPlan, GridShape, shape_of
+from foredraft.model.layer_skips import NOTHING_SKIPPED, LayerSkips, SkippableLayers
+from foredraft.model.slot_pool import LayerGroup
+
+MOST_GRIDS = 128  # of one storage: each keeps a graph, some megabytes
+logger = logging.getLogger("foredraft.model")
+
+
+class Graphs(Protocol):
+    """How a device captures work."""
+
+    def captured(self, work: Callable[[], None]) -> Callable[[], None]:
+        """`work`, run without its launches one by one, on whatever its buffers then hold. Runs nothing itself.
+
+        Raises `RuntimeError` for work that cannot be captured.
+        """
+
+    def load(self, buffer: Tensor, numbers: np.ndarray) -> None:
+        """Copy `numbers`, which may change right after, to `buffer` on the device."""
+
+
+class CudaGraphs:
+    """Graphs of one CUDA device, which share the memory of what they compute in between."""
+
+    def __init__(self, device: torch.device):
+        self.stream = torch.cuda.Stream(device)
+        self.pool = torch.cuda.graph_pool_handle()
+
+    def captured(self, work: Callable[[], None]) -> Callable[[], None]:
+        graph = torch.cuda.CUDAGraph()
+        # Other threads may ask the device for something meanwhile.
+        with torch.cuda.graph(graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"):
+            work()
+        return graph.replay
+
+    def load(self, buffer: Tensor, numbers: np.ndarray) -> None:
+        """By pinned memory, which torch keeps until the copy is done: nobody waits for it."""
+        buffer.copy_(torch.from_numpy(numbers).pin_memory(), non_blocking=True)
+
+
+class GraphableModel(Protocol):
+    """What devices need of a packed model, as of `PackedModel`."""
+
+    module: nn.Module
+    capability: Capability
+    skippable: SkippableLayers
+
+    def run_module(
+        self, plan: StepPlan | GridPlan, layers: LayerGroup, features: Sequence[int], attend: Callable | None = None
+    ) -> tuple[Tensor, States]:
+        """Logits of the wanted rows and hidden states by the module, whose layers attend by `attend`."""
+
+
+@dataclass(eq=False, slots=True)
+class Recording:
+    """One forward on one grid.
+
+    Attributes:
+        plan: The grid.
+        work: Runs the forward, into `outputs`.
+        run: Runs it as fast as can be; none before it was run once.
+        outputs: Logits and hidden states of the last run, every row of the grid; none before the first.
+    """
+
+    plan: GridPlan
+    work: Callable[[], None]
+    run: Callable[[], None] | None = None
+    outputs: tuple[Tensor, States] | None = None
+
+
+Kind = tuple[GridShape, tuple[int, ...], LayerSkips]
+
+
+class GraphedModel:
+    """Runs a model's forwards over plans that fit a grid as graphs, all others as they are.
+
+    Attributes:
+        model: The model.
+        graphs: Captures and replays.
+        recordings: What was run, by the storage it reads and writes.
+    """
+
+    note = "few rows run as captured graphs"
+
+    def __init__(self, model: GraphableModel, graphs: Graphs):
+        self.model, self.graphs = model, graphs
+        self.recordings: WeakKeyDictionary[LayerGroup, dict[Kind, Recording]] = WeakKeyDictionary()
+
+    def __call__(
+        self, plan: StepPlan, layers: LayerGroup, features: Sequence[int] = (), skips: LayerSkips = NOTHING_SKIPPED
+    ) -> tuple[Tensor, States]:
+        """Logits of the plan's wanted rows, [R, V], and the hidden states `features` of all rows, [T, hidden] each."""
+        shape = shape_of(plan)
+        known = self.recordings.setdefault(layers, {})
+        kind = (shape, tuple(features), skips)
+        if shape is None or (kind not in known and len(known) >= MOST_GRIDS):
+            return self.as_it_is(plan, layers, features, skips)
+        if kind not in known:
+            known[kind] = self.recording(kind, layers)
+        return self.replayed(known[kind], plan)
+
+    def as_it_is(self, plan, layers, features, skips: LayerSkips, attend=None) -> tuple[Tensor, States]:
+        with self.model.skippable.left_out(skips) if skips != NOTHING_SKIPPED else nullcontext():
+            return self.model.run_module(plan, layers, features, attend)
+
+    def recording(self, kind: Kind, layers: LayerGroup) -> Recording:
+        shape, features, skips = kind
+        grid, storage = GridPlan(shape, layers.spare, layers.device), ref(layers)  # which may go before its graphs
+
+        def work() -> None:
+            grid.bunches.clear()
+            logits, states = self.as_it_is(grid, storage(), features, skips, grid.attend)
+            if recording.outputs is None:
+                recording.outputs = logits, states
+                return
+            for kept, fresh in zip(parts(recording.outputs), parts((logits, states)), strict=True):
+                kept.copy_(fresh)
+
+        recording = Recording(grid, work)
+        return recording
+
+    @torch.inference_mode()
+    def replayed(self, recording: Recording, plan: StepPlan) -> tuple[Tensor, States]:
+        grid = recording.plan
+        numbers, sees = grid.staged(plan)
+        self.graphs.load(grid.numbers, numbers)
+        self.graphs.load(grid.sees, sees)
+        for place, slots in grid.scattered(plan):
+            place.copy_(slots)
+        if recording.outputs is None:
+            recording.work()
+        else:
+            recording.run = recording.run or self.captured(recording)
+            recording.run()
+        logits, states = recording.outputs
+        rows = grid.rows[: len(plan.ids)]
+        return logits[: len(plan.wanted)].clone(), {at: state.index_select(0, rows) for at, state in states.items()}
+
+    def captured(self, recording: Recording) -> Callable[[], None]:
+        """Its work as a graph, or itself where it cannot be captured, which the log says."""
+        try:
+            return self.graphs.captured(recording.work)
+        except RuntimeError as error:
+            logger.warning("a forward of %s runs without a graph: %s", recording.plan.shape, str(error).split("\n")[0])
+            return recording.work
+
+
+def parts(outputs: tuple[Tensor, States]) -> list[Tensor]:
+    logits, states = outputs
+    return [logits, *states.values()]

@@ -1,0 +1,199 @@
+"""Forwards on a grid, captured and replayed, say what plain transformers says for each row's own path."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from packed_scene import PROMPTS, play
+from packed_sequence import PackedSequence, assert_rows_close, step, take_in_runs, take_interleaved
+from recorded_graphs import RecordedGraphs
+from test_plans import row_sets
+from tiny_models import ARCHITECTURES, load_packed, load_plain, save_tiny, tiny_config
+
+from foredraft.core.plan_builder import build_plan
+from foredraft.model import graphed_model
+from foredraft.model.devices import CpuDevice
+from foredraft.model.features import FINAL_NORM
+from foredraft.model.graphed_model import GraphedModel
+from foredraft.model.grid_plan import GridPlan, GridShape, shape_of
+from foredraft.model.layer_skips import LayerSkips
+from foredraft.model.packed_model import PackedModel
+from foredraft.model.slot_pool import SlotPool
+
+CPU = torch.device("cpu")
+# Experts are called by what the router says; GPT-2 looks for padding in the tokens themselves.
+WITHOUT_GRAPHS = {"mixtral", "qwen3_moe", "deepseek_v3", "gpt_oss", "gpt2"}
+
+
+def graphed(folder: str, slots: int = 160) -> tuple[PackedModel, RecordedGraphs, SlotPool]:
+    model, graphs, pool = load_packed(folder), RecordedGraphs(), SlotPool(slots)
+    model.attach(pool, "target")
+    model.decoder = GraphedModel(model, graphs)
+    return model, graphs, pool
+
+
+@pytest.mark.parametrize(
+    ("take", "expected"), [(take_interleaved, 1), (take_in_runs, 40)], ids=["scattered", "contiguous"]
+)
+@pytest.mark.parametrize("kind", ARCHITECTURES)
+def test_rows_equal_their_own_path(kind, take, expected, tmp_path):
+    folder = save_tiny(tiny_config(kind), tmp_path)
+    (model, graphs, pool), plain = graphed(folder), load_plain(folder)
+    for _ in range(3):  # as it is, captured, replayed
+        sequences = [PackedSequence(pool, prompt, expected) for prompt in PROMPTS]
+
+        def check(staged=sequences) -> None:
+            take(staged)
+            _, logits = step(model, staged)
+            for sequence, got in zip(staged, logits, strict=True):
+                assert_rows_close(got, sequence.wanted(plain))
+
+        play(sequences, check)
+        pool.check_integrity([sequence.table for sequence in sequences])
+        for sequence in sequences:
+            pool.close(sequence.table)
+    assert (graphs.captures > 0 and graphs.replays > 2 * graphs.captures) or kind in WITHOUT_GRAPHS
+
+
+def chain(pool: SlotPool, count: int) -> PackedSequence:
+    """The first `count` tokens of a prompt, staged."""
+    sequence = PackedSequence(pool, PROMPTS[1], 20)
+    sequence.stage(count)
+    take_in_runs([sequence])
+    return sequence
+
+
+def test_hidden_states_and_wanted_rows_come_in_the_plans_order(tmp_path):
+    folder = save_tiny(tiny_config("llama"), tmp_path)
+    model, graphs, pool = graphed(folder)
+    whole = load_packed(folder)
+    whole.attach(SlotPool(160), "target")
+    features = (0, 2, FINAL_NORM)
+    for counts in ((5, 3, 1), (4, 7, 6), (8, 1, 2)):
+        staged = [[chain(where, count) for count in counts] for where in (pool, SlotPool(160))]
+        plans = [build_plan([one.rows(logits=min(2, len(one.row_tokens))) for one in own], CPU) for own in staged]
+        logits, states = model.forward_with_features(plans[0], features)
+        wanted, wanted_states = whole.forward_with_features(plans[1], features)
+        torch.testing.assert_close(logits, wanted, rtol=1e-4, atol=1e-5)
+        for boundary in features:
+            torch.testing.assert_close(states[boundary], wanted_states[boundary], rtol=1e-4, atol=1e-5)
+        for sequence in staged[0]:
+            sequence.commit([])
+            pool.close(sequence.table)
+    assert graphs.captures == 1 and graphs.replays == 2  # one grid of four times eight rows
+
+
+def test_what_was_handed_out_stays_when_the_graph_runs_again(tmp_path):
+    model, graphs, pool = graphed(save_tiny(tiny_config("llama"), tmp_path))
+    kept = []
+    for token in range(4):
+        sequence = PackedSequence(pool, [token + 1, 7], 20)
+        sequence.stage(2)
+        take_in_runs([sequence])
+        plan = build_plan([sequence.rows()], CPU)
+        logits, states = model.forward_with_features(plan, (1,))
+        kept.append((logits, logits.clone(), states[1], states[1].clone()))
+    assert graphs.replays == 3
+    for logits, then, state, state_then in kept:
+        assert torch.equal(logits, then) and torch.equal(state, state_then)
+
+
+def test_left_out_sublayers_have_graphs_of_their_own(tmp_path):
+    folder = save_tiny(tiny_config("llama"), tmp_path)
+    (model, graphs, pool), plain = graphed(folder), load_packed(folder)
+    plain.attach(SlotPool(160), "target")
+    skips = LayerSkips(frozenset({1}), frozenset({1, 2}))
+    for _ in range(3):
+        plan = build_plan([chain(pool, 4).rows()], CPU)
+        other = build_plan([chain(SlotPool(64), 4).rows()], CPU)
+        torch.testing.assert_close(model.forward(plan), plain.forward(other), rtol=1e-4, atol=1e-5)
+        shortened = model.forward_skipping(plan, skips), plain.forward_skipping(other, skips)
+        torch.testing.assert_close(*shortened, rtol=1e-4, atol=1e-5)
+    assert graphs.captures == 2
+
+
+def test_what_cannot_be_captured_runs_as_it_is_and_is_told(tmp_path, caplog, monkeypatch):
+    model, graphs, pool = graphed(save_tiny(tiny_config("llama"), tmp_path))
+
+    def refuse(work):
+        raise RuntimeError("operation not permitted when stream is capturing\nand more")
+
+    monkeypatch.setattr(graphs, "captured", refuse)
+    plan = build_plan([chain(pool, 4).rows()], CPU)
+    first, *others = [model.forward(plan) for _ in range(4)]
+    assert all(torch.equal(first, other) for other in others)
+    [said] = [record.message for record in caplog.records]
+    assert said.endswith("runs without a graph: operation not permitted when stream is capturing")
+
+
+def test_a_model_is_tried_with_graphs_when_it_is_loaded(tmp_path, monkeypatch):
+    monkeypatch.setattr(CpuDevice, "decoder", lambda self, model: GraphedModel(model, RecordedGraphs()))
+    model = load_packed(save_tiny(tiny_config("qwen3"), tmp_path))
+    assert model.decoder.graphs.captures == 2  # the trial is at two places, each with storage of its own
+    assert "; few rows run as captured graphs; " in model.path
+    monkeypatch.setattr(RecordedGraphs, "load", lambda self, buffer, numbers: None)
+    model = load_packed(save_tiny(tiny_config("qwen3"), tmp_path))
+    assert model.decoder is None and "graphs" not in model.path
+
+
+def test_the_number_of_graphs_is_bounded(tmp_path, monkeypatch):
+    monkeypatch.setattr(graphed_model, "MOST_GRIDS", 2)
+    model, graphs, pool = graphed(save_tiny(tiny_config("llama"), tmp_path))
+    for count in (1, 2, 4, 8):
+        plan = build_plan([chain(pool, count).rows()], CPU)
+        for _ in range(3):
+            model.forward(plan)
+    assert graphs.captures == 2 and len(model.decoder.recordings[model.layers]) == 2
+
+
+def test_graphs_go_with_the_storage_they_read(tmp_path):
+    model, _, pool = graphed(save_tiny(tiny_config("llama"), tmp_path))
+    model.forward(build_plan([chain(pool, 4).rows()], CPU))
+    assert len(model.decoder.recordings) == 1
+    pool.groups.clear()
+    model.layers = None
+    assert len(model.decoder.recordings) == 0
+
+
+def test_a_plan_takes_the_smallest_grid(monkeypatch):
+    def plan(*lengths: int):
+        pool = SlotPool(4096)
+        sequences = [PackedSequence(pool, [1] * length, 1024) for length in lengths]
+        [sequence.stage(len(sequence.tokens)) for sequence in sequences]
+        take_in_runs(sequences)
+        return build_plan([sequence.rows() for sequence in sequences], CPU)
+
+    assert shape_of(plan(1)) == GridShape(requests=1, rows=1, keys=128)
+    assert shape_of(plan(1, 5, 3)) == GridShape(requests=4, rows=8, keys=128)
+    assert shape_of(plan(129)) == GridShape(requests=1, rows=256, keys=256)
+    assert shape_of(plan(257)) is None  # of a prompt: as good as launched
+    assert shape_of(plan(*[17] * 9)) is None
+
+
+@settings(max_examples=40, deadline=None)
+@given(rows=st.lists(row_sets(), min_size=1, max_size=4), window=st.sampled_from([None, 2, 4]))
+def test_rows_see_what_segments_say(rows, window):
+    """The grid's masks are those of the plan's segments, and every row sees something."""
+
+    plan = build_plan(rows, CPU)
+    shape = shape_of(plan)
+    grid = GridPlan(shape, 999, CPU)
+    numbers, sees = grid.staged(plan)
+    grid.numbers.copy_(torch.from_numpy(numbers))
+    grid.sees.copy_(torch.from_numpy(sees))
+    for place, slots in grid.scattered(plan):
+        place.copy_(slots)
+    seen = grid.bunch(window).seen[:, 0]
+    for index, segment in enumerate(plan.segments):
+        reach = segment.context + segment.rows
+        wanted = segment.visible(window)
+        wanted = torch.ones(segment.rows, reach, dtype=torch.bool) if wanted is None else wanted
+        assert torch.equal(seen[index, : segment.rows, :reach], wanted)
+        assert not seen[index, : segment.rows, reach:].any()
+        own = segment.keys
+        own = list(range(own.start, own.stop)) if isinstance(own, slice) else own.tolist()
+        assert grid.slots[index].tolist() == own + [999] * (shape.keys - reach)
+    assert seen.any(-1).all()
+    free = set(range(shape.size)) - set(grid.rows[: len(plan.ids)].tolist())
+    assert all(grid.write[row] == 999 for row in free)
+    assert grid.tokens[0, grid.rows[: len(plan.ids)]].tolist() == plan.ids
