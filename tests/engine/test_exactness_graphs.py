@@ -31,7 +31,7 @@ CONFIGS = {
 @pytest.fixture(scope="module")
 def engine() -> Engine:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(CpuDevice, "decoder", lambda self, model: GraphedModel(model, RecordedGraphs()))
+        patch.setattr(CpuDevice, "decoder", lambda self, model: GraphedModel(model, RecordedGraphs))
         engine = Engine.from_pretrained(
             "tiny", dtype="fp32", device="cpu", native="off", cache_tokens=2048, speculation=OFF
         )
@@ -39,7 +39,7 @@ def engine() -> Engine:
             if config["method"] != AUTO:
                 engine.drafter_for(SpeculationConfig(**config))
         engine.options_of(SpeculationConfig(method=AUTO))
-    assert isinstance(engine.target.model.decoder, GraphedModel)
+    engine.generate(PROMPTS, SAMPLINGS["greedy"])
     return engine
 
 
@@ -57,8 +57,9 @@ def plain() -> dict[str, list[list[int]]]:
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize("name", CONFIGS)
 def test_graphs_change_no_token(engine, plain, name, sampling):
-    before = engine.target.model.decoder.graphs.replays
+    graphs = engine.target.model.decoder.shelves[engine.target.model.layers].graphs
+    before = graphs.replays
     outputs = engine.generate(PROMPTS, SAMPLINGS[sampling], SpeculationConfig(**CONFIGS[name]))
     assert [output.token_ids for output in outputs] == plain[sampling]
-    assert engine.target.model.decoder.graphs.replays > before
+    assert graphs.replays > before
     engine.target.pool.check_integrity([])

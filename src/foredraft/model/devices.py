@@ -160,7 +160,7 @@ class CudaDevice:
         return "module path on CUDA"
 
     def decoder(self, model: GraphableModel) -> GraphedModel:
-        return GraphedModel(model, CudaGraphs(self.torch_device))
+        return GraphedModel(model, lambda: CudaGraphs(self.torch_device))
 
     def free_memory(self) -> int:
         return torch.cuda.mem_get_info(self.torch_device)[0]

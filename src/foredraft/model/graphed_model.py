@@ -7,7 +7,7 @@ made and outputs laid out; the second one is captured; from then on it is replay
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 from weakref import WeakKeyDictionary, ref
 
@@ -40,17 +40,21 @@ class Graphs(Protocol):
 
 
 class CudaGraphs:
-    """Graphs of one CUDA device, which share the memory of what they compute in between."""
+    """Graphs of one CUDA device, which share the memory of what they compute in between.
+
+    It is the first one's, which lives as long as this object: torch takes none into memory whose last graph is gone.
+    """
 
     def __init__(self, device: torch.device):
         self.stream = torch.cuda.Stream(device)
-        self.pool = torch.cuda.graph_pool_handle()
+        self.first: torch.cuda.CUDAGraph | None = None
 
     def captured(self, work: Callable[[], None]) -> Callable[[], None]:
-        graph = torch.cuda.CUDAGraph()
+        graph, pool = torch.cuda.CUDAGraph(), self.first.pool() if self.first else None
         # Other threads may ask the device for something meanwhile.
-        with torch.cuda.graph(graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, pool=pool, stream=self.stream, capture_error_mode="thread_local"):
             work()
+        self.first = self.first or graph
         return graph.replay
 
     def load(self, buffer: Tensor, numbers: np.ndarray) -> None:
@@ -91,33 +95,48 @@ class Recording:
 Kind = tuple[GridShape, tuple[int, ...], LayerSkips]
 
 
+@dataclass(eq=False, slots=True)
+class Shelf:
+    """What was run on one storage, and who captures it: graphs and their memory go with the storage."""
+
+    graphs: Graphs
+    recordings: dict[Kind, Recording] = field(default_factory=dict)
+
+
 class GraphedModel:
     """Runs a model's forwards over plans that fit a grid as graphs, all others as they are.
 
     Attributes:
         model: The model.
-        graphs: Captures and replays.
-        recordings: What was run, by the storage it reads and writes.
+        make_graphs: Makes what captures for one storage.
+        shelves: What was run, by the storage it reads and writes.
+        proven: Whether any forward has been captured.
     """
 
     note = "few rows run as captured graphs"
 
-    def __init__(self, model: GraphableModel, graphs: Graphs):
-        self.model, self.graphs = model, graphs
-        self.recordings: WeakKeyDictionary[LayerGroup, dict[Kind, Recording]] = WeakKeyDictionary()
+    def __init__(self, model: GraphableModel, make_graphs: Callable[[], Graphs]):
+        self.model, self.make_graphs = model, make_graphs
+        self.shelves: WeakKeyDictionary[LayerGroup, Shelf] = WeakKeyDictionary()
+        self.proven = False
 
     def __call__(
         self, plan: StepPlan, layers: LayerGroup, features: Sequence[int] = (), skips: LayerSkips = NOTHING_SKIPPED
     ) -> tuple[Tensor, States]:
-        """Logits of the plan's wanted rows, [R, V], and the hidden states `features` of all rows, [T, hidden] each."""
+        """Logits of the plan's wanted rows, [R, V], and the hidden states `features` of all rows, [T, hidden] each.
+
+        Raises `RuntimeError` for a model of which nothing can be captured.
+        """
         shape = shape_of(plan)
-        known = self.recordings.setdefault(layers, {})
-        kind = (shape, tuple(features), skips)
+        if layers not in self.shelves:
+            self.shelves[layers] = Shelf(self.make_graphs())
+        shelf, kind = self.shelves[layers], (shape, tuple(features), skips)
+        known = shelf.recordings
         if shape is None or (kind not in known and len(known) >= MOST_GRIDS):
             return self.as_it_is(plan, layers, features, skips)
         if kind not in known:
             known[kind] = self.recording(kind, layers)
-        return self.replayed(known[kind], plan)
+        return self.replayed(known[kind], plan, shelf.graphs)
 
     def as_it_is(self, plan, layers, features, skips: LayerSkips, attend=None) -> tuple[Tensor, States]:
         with self.model.skippable.left_out(skips) if skips != NOTHING_SKIPPED else nullcontext():
@@ -140,29 +159,34 @@ class GraphedModel:
         return recording
 
     @torch.inference_mode()
-    def replayed(self, recording: Recording, plan: StepPlan) -> tuple[Tensor, States]:
+    def replayed(self, recording: Recording, plan: StepPlan, graphs: Graphs) -> tuple[Tensor, States]:
+        """Run `recording` on `plan`; what is handed out stays when it runs again."""
         grid = recording.plan
         numbers, sees = grid.staged(plan)
-        self.graphs.load(grid.numbers, numbers)
-        self.graphs.load(grid.sees, sees)
+        graphs.load(grid.numbers, numbers)
+        graphs.load(grid.sees, sees)
         for place, slots in grid.scattered(plan):
             place.copy_(slots)
         if recording.outputs is None:
             recording.work()
         else:
-            recording.run = recording.run or self.captured(recording)
+            recording.run = recording.run or self.captured(recording, graphs)
             recording.run()
         logits, states = recording.outputs
         rows = grid.rows[: len(plan.ids)]
         return logits[: len(plan.wanted)].clone(), {at: state.index_select(0, rows) for at, state in states.items()}
 
-    def captured(self, recording: Recording) -> Callable[[], None]:
-        """Its work as a graph, or itself where it cannot be captured, which the log says."""
+    def captured(self, recording: Recording, graphs: Graphs) -> Callable[[], None]:
+        """Its work as a graph, or itself where that fails though it went well before, which the log says."""
         try:
-            return self.graphs.captured(recording.work)
+            graph = graphs.captured(recording.work)
         except RuntimeError as error:
+            if not self.proven:
+                raise
             logger.warning("a forward of %s runs without a graph: %s", recording.plan.shape, str(error).split("\n")[0])
             return recording.work
+        self.proven = True
+        return graph
 
 
 def parts(outputs: tuple[Tensor, States]) -> list[Tensor]:
