@@ -13,7 +13,7 @@ from foredraft.engine.policy.decision import VAIN, Decider, StepPrices
 from foredraft.engine.policy.holding import WORTH_DECIDING, waits
 from foredraft.engine.policy.live_costs import LiveCosts
 from foredraft.engine.policy.policy import Policy
-from foredraft.engine.policy.request_policy import UNASKED, RequestPolicy
+from foredraft.engine.policy.request_policy import UNASKED, RequestPolicy, drafted
 from foredraft.engine.policy.routine import Routine
 from foredraft.engine.policy.seat import Seat
 from foredraft.engine.step_costs import DraftCost, ForwardCost, StepCosts
@@ -146,11 +146,34 @@ def test_who_comes_takes_part_in_the_last_decision():
 
 def test_after_many_decisions_to_draft_nothing_the_next_one_is_for_anybody():
     decider = Decider()
-    found = [decider.in_vain(MANY, drafts) for drafts in [False] * VAIN + [True, False]]
+    found = [decider.in_vain(MANY, {1: drafts}) for drafts in [False] * VAIN + [True, False]]
     assert found == [*range(1, VAIN + 1), 0, 1]
     decider.renew()  # whoever comes
-    assert decider.in_vain(MANY, False) == 2
-    assert not any(decider.in_vain(ALONE, False) for _ in range(2 * VAIN))
+    assert decider.in_vain(MANY, {1: False}) == 2
+    assert not any(decider.in_vain(ALONE, {1: False}) for _ in range(2 * VAIN))
+
+
+def test_what_many_could_not_use_says_nothing_of_those_of_another_temperature():
+    decider = Decider()
+    for _ in range(VAIN):
+        decider.in_vain(MANY, {1: False})
+    assert decider.hopeless(MANY) == {1} and not decider.hopeless(FEW)
+    assert decider.in_vain(MANY, {0: True, 1: False}) == 0 and decider.hopeless(MANY) == {1}
+    assert decider.in_vain(MANY, {0: False, 1: False}) == 1
+    for _ in range(VAIN - 1):
+        decider.in_vain(MANY, {0: False})  # by chance no other is there
+    assert decider.hopeless(MANY) == {0, 1}
+    decider.in_vain(MANY, {1: True})
+    assert decider.hopeless(MANY) == {0}
+
+
+def test_requests_are_drafted_for_by_temperature():
+    known = [seat().known for _ in range(3)]
+    assert drafted(known) == {0: False}
+    known[0].standing = [1]
+    assert drafted(known) == {0: True}
+    known[0].temperature_class = 1
+    assert drafted(known) == {0: False, 1: True}
 
 
 def test_what_a_step_takes_longer_after_a_networks_call_is_a_cost_of_the_call():
@@ -189,7 +212,7 @@ def test_what_was_decided_about_many_outlasts_steps_of_a_few():
     """Requests that begin and end together pass by all numbers."""
     policy = Policy(draft_rows=8)
     many, few = policy.standings[MANY], policy.standings[FEW]
-    many.routine = Routine({}, 1, MANY, {}, 8, calls=False, anybody=True)
+    many.routine = Routine({}, 1, MANY, {}, 8, calls=False, others=frozenset({0}))
     policy.turn_to(few)
     policy.standing.leave_routine([])
     policy.turn_to(many)

@@ -238,13 +238,15 @@ def test_a_step_after_a_look_stands_for_itself_where_a_drafter_is_called():
 
 def test_a_routine_of_nothing_is_for_anybody_that_leaves_a_choice():
     resting = seat(drafted=False)
-    routine = routine_of([resting], 2, {}, least=1, room=4, anybody=True)
+    routine = routine_of([resting], 2, {}, least=1, room=4, others=frozenset({0}))
     strangers = [(its.work, its.known) for its in (seat(), seat())]
     assert routine.suits(strangers, 2) and not routine.suits(strangers, 1)
     assert seats_at(routine.places, strangers) == routine.strangers(strangers) == []
     routine.open(strangers)
+    strangers[1][1].temperature_class = 1
+    assert not routine.suits(strangers, 2) and routine.suits(strangers[:1], 2)
     strangers[0][1].fixed = True
-    assert not routine.suits(strangers, 2)
+    assert not routine.suits(strangers[:1], 2)
 
 
 def test_accounts_hold_what_was_written_since_they_were_opened():

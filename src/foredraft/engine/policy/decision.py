@@ -137,7 +137,7 @@ class Decider:
         exploration: What finding out has cost.
         since_plain: Decisions since the last one to draft nothing.
         usual, recent: Expected speed-up over plain decoding, on average over many steps and over few.
-        vain: Decisions in a row to draft nothing, by how many requests there were, by class.
+        vain: Decisions in a row to draft nothing, by how many requests there were and their temperature, by class.
         put_off: Experiments in a row that waited for a step without instant drafts.
         resting: Decisions until the next one that looks for an experiment: to look takes about as long as to decide.
     """
@@ -146,7 +146,7 @@ class Decider:
     since_plain: int = 0
     usual: float = 1.0
     recent: float = 1.0
-    vain: dict[int, int] = field(default_factory=dict)
+    vain: dict[tuple[int, int], int] = field(default_factory=dict)
     put_off: int = 0
     resting: int = 0
 
@@ -179,11 +179,19 @@ class Decider:
         self.watch(rate_of(chosen, prices) * plain / len(chosen), plain)
         self.since_plain = self.since_plain + 1 if any(plan.rows for plan in chosen) else 0
 
-    def in_vain(self, crowd: int, drafts: bool) -> int:
+    def in_vain(self, crowd: int, drafted: Mapping[int, bool]) -> int:
         """Decisions in a row, with this one, that have drafted for none of several requests, so many by class, whoever
-        they were; none where it `drafts`. One request changes all at once."""
-        self.vain[crowd] = 0 if drafts or not crowd else self.vain.get(crowd, 0) + 1
-        return self.vain[crowd]
+        they were. `drafted` says it of each temperature there is, by class: what is in vain for one may well pay for
+        another, so the fewest count. One request changes all at once."""
+        if not crowd:
+            return 0
+        for temperature, drafts in drafted.items():
+            self.vain[crowd, temperature] = 0 if drafts else self.vain.get((crowd, temperature), 0) + 1
+        return min(self.vain[crowd, temperature] for temperature in drafted)
+
+    def hopeless(self, crowd: int) -> frozenset[int]:
+        """Temperatures, by class, of which so many were not drafted for so often that it goes for whoever comes."""
+        return frozenset(its for (many, its), count in self.vain.items() if many == crowd and count >= VAIN)
 
     def renew(self) -> None:
         """Other requests than before: what speculation has been worth says nothing of them."""

@@ -16,7 +16,7 @@ from foredraft.engine.policy.holding import hold_for, outlasts, patience, waits
 from foredraft.engine.policy.instant_drafts import InstantDrafts, by_label
 from foredraft.engine.policy.lesson import Call, Lesson, mean_context, prices_of, sampling
 from foredraft.engine.policy.live_costs import LiveCosts, sort_of
-from foredraft.engine.policy.request_policy import RequestPolicy
+from foredraft.engine.policy.request_policy import RequestPolicy, drafted
 from foredraft.engine.policy.routine import Pair, Routine, callers, orders_at, routine_of, seats_at
 from foredraft.engine.policy.seat import CROWD_EDGES, Seat, crowd_class, depth_of, temperature_class
 from foredraft.engine.policy.shortlist import Shortlists
@@ -117,7 +117,8 @@ class Policy:
         if all([its.fixed for _, its in self.deciding]):
             self.draft_fixed(pool)
             return
-        held = self.standing.holds([its for _, its in self.deciding])
+        known = [its for _, its in self.deciding]
+        held = self.standing.holds(known)
         self.standing.prices = prices_of(batch, rows, self.costs, self.standing.prices if held else None)
         self.enter(self.deciding, crowd)
         if not held and waits(self.deciding):
@@ -125,11 +126,11 @@ class Policy:
         self.seats = [Seat(work, its, depth_of(work), step=its.steps) for work, its in self.deciding]
         if held or self.opens(self.standing.prices):
             self.choose(self.standing.prices, held, pool)
-            vain = 0 if held else self.decider.in_vain(crowd, any([seat.known.drafts for seat in self.seats]))
+            vain = 0 if held else self.decider.in_vain(crowd, drafted(known))
             self.standing.most *= 2 ** patience(vain)
-            least, room, prices = self.standing.least, self.draft_rows, self.instant.prices
-            anybody = vain >= VAIN
-            self.standing.go_on_by(routine_of(self.seats, crowd, prices, least=least, room=room, anybody=anybody))
+            limits = {"least": self.standing.least, "room": self.draft_rows}
+            others = self.decider.hopeless(crowd) if vain >= VAIN else frozenset()
+            self.standing.go_on_by(routine_of(self.seats, crowd, self.instant.prices, others=others, **limits))
 
     def turn_to(self, standing: Standing) -> None:
         """The step goes by this decision."""

@@ -337,3 +337,11 @@ class RequestPolicy:
 def followed(usual: float | None, seen: float, weight: float) -> float:
     """What is usual after another observation; the first one is."""
     return seen if usual is None else usual + weight * (seen - usual)
+
+
+def drafted(known: Sequence[RequestPolicy]) -> dict[int, bool]:
+    """Whether any request is drafted for until the next decision, by class of temperature."""
+    return {
+        temperature: any([its.drafts for its in known if its.temperature_class == temperature])
+        for temperature in {its.temperature_class for its in known}
+    }

@@ -60,7 +60,7 @@ class Routine:
         prices: Tokens that asking an instant way costs, by label.
         spare: Draft nodes that a step may hold beyond theirs.
         calls: Whether any way was decided: all of them stop by themselves.
-        anybody: Whether it is good for others, too: nobody is drafted for.
+        others: Temperatures, by class, of which it is good for whoever comes, too: nobody is drafted for.
         firsts: The instant way that is asked before the way decided, of those who have one.
         taken: Steps in which the instant draft was verified, by request, since all were counted last.
         accounts: What all had written when it was last counted; none while it is not.
@@ -73,7 +73,7 @@ class Routine:
     prices: Mapping[str, float]
     spare: int
     calls: bool
-    anybody: bool = False
+    others: frozenset[int] = frozenset()
     firsts: dict[RequestPolicy, int] = field(default_factory=dict)
     taken: Counter[RequestPolicy] = field(default_factory=Counter)
     accounts: list[Account] | None = None
@@ -81,13 +81,14 @@ class Routine:
 
     def suits(self, deciding: Sequence[Pair], crowd: int) -> bool:
         """Whether it is good for so many requests, if its strangers may join."""
-        if self.anybody:
-            return crowd == self.crowd and not any([its.fixed for _, its in deciding])
+        if self.others:
+            expected = all([its.temperature_class in self.others and not its.fixed for _, its in deciding])
+            return crowd == self.crowd and expected
         return len(deciding) >= self.least
 
     def strangers(self, deciding: Sequence[Pair]) -> list[Pair]:
         """Who takes no part yet."""
-        return [] if self.anybody else [pair for pair in deciding if pair[1] not in self.places]
+        return [] if self.others else [pair for pair in deciding if pair[1] not in self.places]
 
     def takes(self, work: Work, its: RequestPolicy) -> bool:
         """Whether a step with this stranger takes no thought: it joins, or is at the end of its prompt and waits."""
@@ -178,10 +179,10 @@ def routine_of(
     *,
     least: int,
     room: int,
-    anybody: bool = False,
+    others: frozenset[int] = frozenset(),
 ) -> Routine | None:
-    """How to go on as in the last decision, for `least` requests or more, or for `anybody`, where that takes little
-    thought and no more than `room` draft nodes; else none."""
+    """How to go on as in the last decision, for `least` requests or more, or whoever comes of the temperatures
+    `others`, where that takes little thought and no more than `room` draft nodes; else none."""
     places = {seat.known: seat.known.base.place for seat in seats}
     firsts = {its: its.first_beside(place) for its, place in places.items()}
     if None in firsts.values():
@@ -189,7 +190,7 @@ def routine_of(
     spare = room - sum([its.most_nodes(places[its], first) for its, first in firsts.items()])
     firsts = {its: place for its, place in firsts.items() if place != PLAIN}
     calls = any([place != PLAIN for place in places.values()])
-    return None if spare < 0 else Routine(places, least, crowd, prices, spare, calls, anybody, firsts)
+    return None if spare < 0 else Routine(places, least, crowd, prices, spare, calls, others, firsts)
 
 
 def callers(looked: Sequence[tuple[Seat, DraftTree | None]], values: Values) -> list[Seat]:
