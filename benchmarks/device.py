@@ -18,6 +18,7 @@ import torch
 from command_line import run_command
 from cyclopts import App, Parameter
 from drafters import circumstances
+from forward_shapes import Shape
 from provenance import provenance
 from rich.console import Console
 from rich.progress import track
@@ -31,6 +32,7 @@ from foredraft.core.speculation_config import OFF
 from foredraft.core.vocabulary import Vocabulary
 from foredraft.engine.cost_measuring import measured_forwards
 from foredraft.evaluation.report import write_record
+from foredraft.evaluation.turns import rotated
 from foredraft.model.attention import NAME
 from foredraft.model.capability import capability_of
 from foredraft.model.devices import Device
@@ -39,10 +41,14 @@ from foredraft.model.packed_model import PackedModel
 from foredraft.model.slot_pool import SlotPool
 from foredraft.model.target import ModelTarget
 
-SIZES = {  # Llama's: layers, hidden size, of the MLP, heads, key-value heads, vocabulary
-    "micro": (2, 64, 128, 4, 2, 256),
-    "1b": (16, 2048, 8192, 32, 8, 128256),
-    "8b": (32, 4096, 14336, 32, 8, 128256),
+SIZES = {  # Llama's
+    "micro": Shape(
+        hidden=64, layers=2, heads=4, kv_heads=2, intermediate=128, vocabulary=256, tied=False, head_size=16
+    ),
+    "1b": Shape(hidden=2048, layers=16, heads=32, kv_heads=8, intermediate=8192, vocabulary=128256, tied=False),
+    "8b": Shape(
+        hidden=4096, layers=32, heads=32, kv_heads=8, intermediate=14336, vocabulary=128256, tied=False, head_size=128
+    ),
 }
 SLOTS = 20000
 METHODS = {
@@ -54,7 +60,8 @@ METHODS = {
     "eagle3": {"method": "eagle3"},
     "auto": {"method": "auto"},
 }
-Many = Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative=())]
+Several = Parameter(consume_multiple=True, negative=())
+Many = Annotated[tuple[str, ...], Several]
 app = App(help=__doc__)
 
 
@@ -67,7 +74,7 @@ def main(
     dtype: str = "auto",
     sizes: Many = ("8b",),
     methods: Many = tuple(METHODS),
-    at_once: Annotated[tuple[int, ...], Parameter(consume_multiple=True, negative=())] = (1, 4, 16),
+    at_once: Annotated[tuple[int, ...], Several] = (1, 4, 16),
     max_new_tokens: int = 96,
     rounds: int = 3,
     seconds: float = 4.0,
@@ -124,16 +131,7 @@ def forwards(engine: Engine, seconds: float) -> dict[str, list[dict]]:
 def random_engine(size: str, beside: Engine) -> Engine:
     """A target of Llama's architecture with random weights, where `beside` runs."""
     place, dtype = beside.target.place, beside.target.model.dtype
-    layers, hidden, intermediate, heads, kv_heads, vocabulary = SIZES[size]
-    config = LlamaConfig(
-        vocab_size=vocabulary,
-        hidden_size=hidden,
-        intermediate_size=intermediate,
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
-        num_key_value_heads=kv_heads,
-        max_position_embeddings=8192,
-    )
+    config, vocabulary = SIZES[size].config(), SIZES[size].vocabulary
     with place.torch_device:
         module = LlamaForCausalLM._from_config(config, attn_implementation=NAME, dtype=dtype)
     model = ready(module.eval().requires_grad_(False), config, place)
@@ -155,7 +153,7 @@ def texts(engine: Engine, prompts: list[str], sampling: SamplingParams, methods:
     rates: dict[str, list[float]] = {name: [] for name in names}
     written: dict[str, list[list[int]]] = {}
     for turn in track(range(rounds + 1), f"{len(prompts)} at once", console=Console(stderr=True), transient=True):
-        for name in names[turn % len(names) :] + names[: turn % len(names)]:
+        for name in rotated(names, turn):
             start = perf_counter()
             with engine.cold():
                 outputs = engine.generate(prompts, sampling, SpeculationConfig.from_dict(METHODS[name]))

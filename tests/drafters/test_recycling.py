@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import pytest
 from draft_tasks import make_request, task_for
+from plain_texts import plain_texts
 
 from foredraft import Engine, SamplingParams, SpeculationConfig
 from foredraft.core.draft_tree import DraftTree
@@ -261,10 +262,7 @@ def prompts(engine) -> list[list[int]]:
 
 @pytest.fixture(scope="module")
 def plain(engine, prompts):
-    return {
-        name: [engine.generate([prompt], sampling)[0].token_ids for prompt in prompts]
-        for name, sampling in SAMPLINGS.items()
-    }
+    return plain_texts(engine, prompts, SAMPLINGS)
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from plain_texts import plain_texts
 
 from foredraft import Engine, SamplingParams, SpeculationConfig
 from foredraft.core.speculation_config import AUTO, OFF
@@ -9,7 +10,6 @@ from foredraft.engine.cost_measuring import measured_costs
 from foredraft.engine.step_costs import option_label
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
-
 
 TOKENS = 40
 PROMPTS = [
@@ -65,7 +65,6 @@ RULES += [
     ("dflash chain", "block"),
     ("draft by tokens", "standard"),
 ]
-SEVERAL = SpeculationConfig(method=AUTO)
 
 
 @pytest.fixture(scope="module")
@@ -81,10 +80,7 @@ def prompts(engine) -> list[list[int]]:
 @pytest.fixture(scope="module")
 def plain(engine, prompts) -> dict[str, list[list[int]]]:
     """Each prompt alone, nothing drafted."""
-    return {
-        name: [engine.generate([prompt], sampling)[0].token_ids for prompt in prompts]
-        for name, sampling in SAMPLINGS.items()
-    }
+    return plain_texts(engine, prompts, SAMPLINGS)
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
@@ -118,7 +114,7 @@ def test_a_sampling_rule_runs_through(engine, prompts, name, rule):
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 def test_auto_changes_no_token(engine, prompts, plain, sampling):
     for count in (1, 3, len(prompts)):
-        outputs = engine.generate(prompts[:count], SAMPLINGS[sampling], SEVERAL)
+        outputs = engine.generate(prompts[:count], SAMPLINGS[sampling], SpeculationConfig(method=AUTO))
         assert [output.token_ids for output in outputs] == plain[sampling][:count]
 
 

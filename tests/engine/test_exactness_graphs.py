@@ -1,6 +1,7 @@
 """With forwards captured and replayed, target and drafters on grids: the text is that of forwards as they are."""
 
 import pytest
+from plain_texts import plain_texts
 from recorded_graphs import RecordedGraphs
 
 from foredraft import Engine, SamplingParams, SpeculationConfig
@@ -48,10 +49,7 @@ def plain() -> dict[str, list[list[int]]]:
     engine = Engine.from_pretrained(
         "tiny", dtype="fp32", device="cpu", native="off", cache_tokens=2048, speculation=OFF
     )
-    return {
-        name: [engine.generate([prompt], sampling)[0].token_ids for prompt in PROMPTS]
-        for name, sampling in SAMPLINGS.items()
-    }
+    return plain_texts(engine, PROMPTS, SAMPLINGS)
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from plain_texts import plain_texts
 from transformers import AutoModelForCausalLM
 
 from foredraft import Engine, SamplingParams, SpeculationConfig
@@ -56,10 +57,7 @@ def prompts(engine) -> list[list[int]]:
 @pytest.fixture(scope="module")
 def plain(engine, prompts) -> dict[str, list[list[int]]]:
     """Each prompt alone, nothing drafted."""
-    return {
-        name: [engine.generate([prompt], sampling)[0].token_ids for prompt in prompts]
-        for name, sampling in SAMPLINGS.items()
-    }
+    return plain_texts(engine, prompts, SAMPLINGS)
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)

@@ -2,9 +2,13 @@
 
 from collections.abc import Callable
 
-from packed_sequence import PackedSequence
+from packed_sequence import PackedSequence, assert_rows_close, step
+from torch import nn
 
 from foredraft.core.draft_tree import DraftTree
+from foredraft.core.step_plan import StepPlan
+from foredraft.model.packed_model import PackedModel
+from foredraft.model.slot_pool import SlotPool
 
 PROMPTS = [[5, 9, 17, 33, 2, 8, 41], [7, 7, 12, 60, 3, 90, 4, 11, 26, 52, 6, 70, 15], [44, 21, 80]]
 
@@ -35,3 +39,29 @@ def play(sequences: list[PackedSequence], check: Callable[[], None]) -> None:
 
     [sequence.stage(1) for sequence in sequences]
     check()
+
+
+def assert_rows_are_their_own_path(
+    packed: PackedModel,
+    plain: nn.Module,
+    pool: SlotPool,
+    take: Callable[[list[PackedSequence]], None],
+    expected: int,
+    look: Callable[[StepPlan], None] = lambda plan: None,
+) -> None:
+    """Play the scene with slots from `take` in tables that expect so many: every row of every step is what `plain`, on
+    the CPU, says for that row's own path. `look` sees each plan."""
+    sequences = [PackedSequence(pool, prompt, expected) for prompt in PROMPTS]
+
+    def check() -> None:
+        take(sequences)
+        plan, logits = step(packed, sequences)
+        look(plan)
+        for sequence, got in zip(sequences, logits, strict=True):
+            assert got.device.type == packed.device.type
+            assert_rows_close(got.cpu(), sequence.wanted(plain))
+
+    play(sequences, check)
+    pool.check_integrity([sequence.table for sequence in sequences])
+    for sequence in sequences:
+        pool.close(sequence.table)

@@ -2,11 +2,12 @@
 
 import pytest
 import torch
-from packed_scene import PROMPTS, play
+from packed_scene import PROMPTS, assert_rows_are_their_own_path
 from packed_sequence import PackedSequence, assert_rows_close, step, take_in_runs, take_interleaved
 from tiny_models import ARCHITECTURES, VOCABULARY, load_packed, load_plain, save_tiny, tiny_config
 
 from foredraft.core.plan_builder import build_plan
+from foredraft.core.step_plan import StepPlan
 from foredraft.model.devices import packing_available
 from foredraft.model.slot_pool import SlotPool
 
@@ -31,17 +32,11 @@ def test_rows_equal_their_own_path(models, take, expected):
     pool = SlotPool(160)
     packed.layers = None
     packed.attach(pool, "target")
-    sequences = [PackedSequence(pool, prompt, expected) for prompt in PROMPTS]
 
-    def check() -> None:
-        take(sequences)
-        plan, logits = step(packed, sequences)
+    def look(plan: StepPlan) -> None:
         assert all(isinstance(segment.keys, slice) == (take is take_in_runs) for segment in plan.segments)
-        for sequence, got in zip(sequences, logits, strict=True):
-            assert_rows_close(got, sequence.wanted(plain))
 
-    play(sequences, check)
-    pool.check_integrity([sequence.table for sequence in sequences])
+    assert_rows_are_their_own_path(packed, plain, pool, take, expected, look)
 
 
 @pytest.mark.parametrize("kind", ["llama", "gemma3_text", "opt"])

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from packed_scene import PROMPTS, play
+from packed_scene import PROMPTS, assert_rows_are_their_own_path
 from packed_sequence import PackedSequence, assert_rows_close, step, take_in_runs, take_interleaved
 from tiny_models import ARCHITECTURES, load_packed, load_plain, save_tiny, tiny_config
 
@@ -34,18 +34,8 @@ def fresh_pool(packed: PackedModel, slots: int) -> SlotPool:
 )
 def test_rows_equal_their_own_path(models, take, expected):
     packed, plain = models
-    pool = fresh_pool(packed, 160)
-    sequences = [PackedSequence(pool, prompt, expected) for prompt in PROMPTS]
-
-    def check() -> None:
-        take(sequences)
-        _, logits = step(packed, sequences)
-        for sequence, got in zip(sequences, logits, strict=True):
-            assert got.device.type == "cuda"
-            assert_rows_close(got.cpu(), sequence.wanted(plain))
-
-    play(sequences, check)
-    pool.check_integrity([sequence.table for sequence in sequences])
+    assert packed.device.type == "cuda"
+    assert_rows_are_their_own_path(packed, plain, fresh_pool(packed, 160), take, expected)
 
 
 @pytest.mark.parametrize("take", [take_interleaved, take_in_runs])

@@ -4,8 +4,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from packed_scene import PROMPTS, play
-from packed_sequence import PackedSequence, assert_rows_close, step, take_in_runs, take_interleaved
+from packed_scene import PROMPTS, assert_rows_are_their_own_path
+from packed_sequence import PackedSequence, take_in_runs, take_interleaved
 from recorded_graphs import RecordedGraphs
 from test_plans import row_sets
 from tiny_models import ARCHITECTURES, load_packed, load_plain, save_tiny, tiny_config
@@ -46,18 +46,7 @@ def test_rows_equal_their_own_path(kind, take, expected, tmp_path):
     folder = save_tiny(tiny_config(kind), tmp_path)
     (model, graphs, pool), plain = graphed(folder), load_plain(folder)
     for _ in range(3):  # as it is, captured, replayed
-        sequences = [PackedSequence(pool, prompt, expected) for prompt in PROMPTS]
-
-        def check(staged=sequences) -> None:
-            take(staged)
-            _, logits = step(model, staged)
-            for sequence, got in zip(staged, logits, strict=True):
-                assert_rows_close(got, sequence.wanted(plain))
-
-        play(sequences, check)
-        pool.check_integrity([sequence.table for sequence in sequences])
-        for sequence in sequences:
-            pool.close(sequence.table)
+        assert_rows_are_their_own_path(model, plain, pool, take, expected)
     assert graphs.captures > 0 and graphs.replays > 2 * graphs.captures
 
 

@@ -6,7 +6,6 @@ made and outputs laid out; the second one is captured; from then on it is replay
 
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol
 from weakref import WeakKeyDictionary, ref
@@ -19,7 +18,7 @@ from foredraft.core.step_plan import StepPlan
 from foredraft.model.capability import Capability
 from foredraft.model.capture import States
 from foredraft.model.grid_plan import GridPlan, GridShape, shape_of
-from foredraft.model.layer_skips import NOTHING_SKIPPED, LayerSkips, SkippableLayers
+from foredraft.model.layer_skips import NOTHING_SKIPPED, LayerSkips
 from foredraft.model.slot_pool import LayerGroup
 
 MOST_GRIDS = 128  # of one storage: each keeps a graph, some megabytes
@@ -67,12 +66,16 @@ class GraphableModel(Protocol):
 
     module: nn.Module
     capability: Capability
-    skippable: SkippableLayers
 
     def run_module(
-        self, plan: StepPlan | GridPlan, layers: LayerGroup, features: Sequence[int], attend: Callable | None = None
+        self,
+        plan: StepPlan | GridPlan,
+        layers: LayerGroup,
+        features: Sequence[int] = (),
+        skips: LayerSkips = NOTHING_SKIPPED,
+        attend: Callable | None = None,
     ) -> tuple[Tensor, States]:
-        """Logits of the wanted rows and hidden states by the module, whose layers attend by `attend`."""
+        """Logits of the wanted rows and hidden states by the module without `skips`, attending by `attend`."""
 
 
 @dataclass(eq=False, slots=True)
@@ -133,14 +136,10 @@ class GraphedModel:
         shelf, kind = self.shelves[layers], (shape, tuple(features), skips)
         known = shelf.recordings
         if shape is None or (kind not in known and len(known) >= MOST_GRIDS):
-            return self.as_it_is(plan, layers, features, skips)
+            return self.model.run_module(plan, layers, features, skips)
         if kind not in known:
             known[kind] = self.recording(kind, layers)
         return self.replayed(known[kind], plan, shelf.graphs)
-
-    def as_it_is(self, plan, layers, features, skips: LayerSkips, attend=None) -> tuple[Tensor, States]:
-        with self.model.skippable.left_out(skips) if skips != NOTHING_SKIPPED else nullcontext():
-            return self.model.run_module(plan, layers, features, attend)
 
     def recording(self, kind: Kind, layers: LayerGroup) -> Recording:
         shape, features, skips = kind
@@ -148,7 +147,7 @@ class GraphedModel:
 
         def work() -> None:
             grid.bunches.clear()
-            logits, states = self.as_it_is(grid, storage(), features, skips, grid.attend)
+            logits, states = self.model.run_module(grid, storage(), features, skips, grid.attend)
             if recording.outputs is None:
                 recording.outputs = logits, states
                 return

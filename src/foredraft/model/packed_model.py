@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import cached_property
 
 import torch
@@ -15,7 +16,7 @@ from foredraft.model.capture import States, capturing
 from foredraft.model.decoder import Decoder
 from foredraft.model.devices import Device
 from foredraft.model.graphed_model import GraphedModel
-from foredraft.model.layer_skips import LayerSkips, SkippableLayers
+from foredraft.model.layer_skips import NOTHING_SKIPPED, LayerSkips, SkippableLayers
 from foredraft.model.loading import Checkpoint, first_line, load_module
 from foredraft.model.native_decoder import NativeDecoder
 from foredraft.model.native_program import released
@@ -82,10 +83,7 @@ class PackedModel:
 
         Raises `ModelError` where the module's sublayers cannot be found.
         """
-        if self.decoder is not None:
-            return self.decoder(plan, self.layers, skips=skips)[0]
-        with self.skippable.left_out(skips):
-            return self.run_module(plan, self.layers, ())[0]
+        return self.runner(plan, self.layers, skips=skips)[0]
 
     @cached_property
     def skippable(self) -> SkippableLayers | NativeDecoder:
@@ -97,26 +95,36 @@ class PackedModel:
     def probe_module(self) -> None:
         """Run the module itself on a few tokens, storing nothing."""
         stored_shapes(
-            lambda plan, layers: self.run_module(plan, layers, ())[0], self.capability.vocabulary_rows, self.device
+            lambda plan, layers: self.run_module(plan, layers)[0], self.capability.vocabulary_rows, self.device
         )
 
     def run(self, plan: StepPlan, layers) -> Tensor:
         return self.run_with(plan, layers, ())[0]
 
     def run_with(self, plan: StepPlan, layers, features: Sequence[int]) -> tuple[Tensor, States]:
-        runner = self.run_module if self.decoder is None else self.decoder
-        return runner(plan, layers, features)
+        return self.runner(plan, layers, features)
+
+    @property
+    def runner(self) -> Callable[..., tuple[Tensor, States]]:
+        """What runs the forwards: the decoder where there is one, else the module."""
+        return self.run_module if self.decoder is None else self.decoder
 
     @torch.inference_mode()
     def run_module(
-        self, plan: StepPlan, layers, features: Sequence[int], attend: Callable | None = None
+        self,
+        plan: StepPlan,
+        layers,
+        features: Sequence[int] = (),
+        skips: LayerSkips = NOTHING_SKIPPED,
+        attend: Callable | None = None,
     ) -> tuple[Tensor, States]:
-        """As `run_with` by the module itself, whose layers attend by `attend` where one is given."""
+        """As `run_with` by the module itself without `skips`; its layers attend by `attend` where one is given."""
         rows = plan.logit_rows
         # A forward that wants no logits still computes one row: kernels do not all take an empty product.
         options = {"logits_to_keep": rows if len(rows) else 1} if self.keeps_rows else {}
         ambient = Ambient(plan, layers, self.capability.windows, attend)
-        with running(ambient), capturing(self.module, features) as states:
+        left_out = self.skippable.left_out(skips) if skips != NOTHING_SKIPPED else nullcontext()
+        with left_out, running(ambient), capturing(self.module, features) as states:
             output = self.module(input_ids=plan.tokens, position_ids=plan.positions, use_cache=False, **options)
         logits = output.logits[0, : len(rows)] if self.keeps_rows else output.logits[0, rows]
         return logits, {boundary: state[0] for boundary, state in states.items()}
