@@ -51,14 +51,14 @@ SIZES = {  # Llama's
     ),
 }
 SLOTS = 20000
-METHODS = {
+METHODS = {  # A text comes again in every round, so nobody drafts from past outputs.
     "none": {"method": "none"},
-    "suffix": {"method": "suffix"},
+    "suffix": {"method": "suffix", "suffix_decoding_max_cached_requests": 0},
     "recycling": {"method": "recycling", "tree_size": 12},
     "draft_model": {"method": "draft_model", "model": "tiny-draft"},
     "medusa": {"method": "medusa", "tree_size": 15},
     "eagle3": {"method": "eagle3"},
-    "auto": {"method": "auto"},
+    "auto": {"method": "auto", "suffix_decoding_max_cached_requests": 0},
 }
 Several = Parameter(consume_multiple=True, negative=())
 Many = Annotated[tuple[str, ...], Several]

@@ -1,6 +1,8 @@
-"""Keeps the garbage collector from holding up a process that has loaded its model."""
+"""Keeps the garbage collector from work at the wrong time."""
 
 import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 def settle() -> None:
@@ -11,3 +13,15 @@ def settle() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Nothing is collected meanwhile, in any thread, unless somebody asks for it."""
+    ran = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if ran:
+            gc.enable()

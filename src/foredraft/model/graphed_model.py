@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from foredraft.core.heap import undisturbed
 from foredraft.core.step_plan import StepPlan
 from foredraft.model.capability import Capability
 from foredraft.model.capture import States
@@ -50,8 +51,8 @@ class CudaGraphs:
 
     def captured(self, work: Callable[[], None]) -> Callable[[], None]:
         graph, pool = torch.cuda.CUDAGraph(), self.first.pool() if self.first else None
-        # Other threads may ask the device for something meanwhile.
-        with torch.cuda.graph(graph, pool=pool, stream=self.stream, capture_error_mode="thread_local"):
+        # Other threads may ask the device for something meanwhile. A graph that is garbage cannot be freed.
+        with undisturbed(), torch.cuda.graph(graph, pool, self.stream, capture_error_mode="thread_local"):
             work()
         self.first = self.first or graph
         return graph.replay
