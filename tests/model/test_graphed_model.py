@@ -58,24 +58,30 @@ def chain(pool: SlotPool, count: int) -> PackedSequence:
     return sequence
 
 
-def test_hidden_states_and_wanted_rows_come_in_the_plans_order(tmp_path):
+@pytest.mark.parametrize(
+    "plans",
+    [((6, 3, 1), (4, 7, 5), (8, 1, 2)), ((8, 1, 1, 1, 1), (1, 1, 1, 7, 2), (1, 1, 1, 1, 6))],
+    ids=["few", "one"],
+)
+def test_hidden_states_and_wanted_rows_come_in_the_plans_order(plans, tmp_path):
+    """Also where one request has many rows and the others one each."""
     folder = save_tiny(tiny_config("llama"), tmp_path)
     model, graphs, pool = graphed(folder)
     whole = load_packed(folder)
     whole.attach(SlotPool(160), "target")
     features = (0, 2, FINAL_NORM)
-    for counts in ((5, 3, 1), (4, 7, 6), (8, 1, 2)):
+    for counts in plans:
         staged = [[chain(where, count) for count in counts] for where in (pool, SlotPool(160))]
-        plans = [build_plan([one.rows(logits=min(2, len(one.row_tokens))) for one in own], CPU) for own in staged]
-        logits, states = model.forward_with_features(plans[0], features)
-        wanted, wanted_states = whole.forward_with_features(plans[1], features)
+        mine, other = [build_plan([one.rows(logits=min(2, len(one.row_tokens))) for one in own], CPU) for own in staged]
+        logits, states = model.forward_with_features(mine, features)
+        wanted, wanted_states = whole.forward_with_features(other, features)
         torch.testing.assert_close(logits, wanted, rtol=1e-4, atol=1e-5)
         for boundary in features:
             torch.testing.assert_close(states[boundary], wanted_states[boundary], rtol=1e-4, atol=1e-5)
         for sequence in staged[0]:
             sequence.commit([])
             pool.close(sequence.table)
-    assert graphs.captures == 1 and graphs.replays == 2  # one grid of four times eight rows
+    assert graphs.captures == 1 and graphs.replays == 2  # one grid of sixteen rows
 
 
 def test_what_was_handed_out_stays_when_the_graph_runs_again(tmp_path):
@@ -91,6 +97,19 @@ def test_what_was_handed_out_stays_when_the_graph_runs_again(tmp_path):
     assert graphs.replays == 3
     for logits, then, state, state_then in kept:
         assert torch.equal(logits, then) and torch.equal(state, state_then)
+
+
+def test_grids_of_as_many_rows_share_what_they_write_to(tmp_path):
+    folder = save_tiny(tiny_config("llama"), tmp_path)
+    (model, graphs, pool), plain = graphed(folder), load_packed(folder)
+    plain.attach(SlotPool(160), "target")
+    for _ in range(3):
+        for counts in ((4,), (3, 1), (1, 1, 1)):
+            plan = build_plan([chain(pool, count).rows() for count in counts], CPU)
+            other = build_plan([chain(SlotPool(64), count).rows() for count in counts], CPU)
+            torch.testing.assert_close(model.forward(plan), plain.forward(other), rtol=1e-4, atol=1e-5)
+    shelf = model.decoder.shelves[model.layers]
+    assert graphs.captures == 3 and list(shelf.outputs) == [4]
 
 
 def test_left_out_sublayers_have_graphs_of_their_own(tmp_path):
@@ -169,11 +188,13 @@ def test_a_plan_takes_the_smallest_grid(monkeypatch):
         take_in_runs(sequences)
         return build_plan([sequence.rows() for sequence in sequences], CPU)
 
-    assert shape_of(plan(1)) == GridShape(requests=1, rows=1, keys=128)
-    assert shape_of(plan(1, 5, 3)) == GridShape(requests=4, rows=8, keys=128)
-    assert shape_of(plan(129)) == GridShape(requests=1, rows=256, keys=256)
+    assert shape_of(plan(1)) == GridShape(size=1, requests=1, rows=1, keys=128)
+    assert shape_of(plan(1, 5, 3)) == GridShape(size=16, requests=4, rows=5, keys=128)
+    assert shape_of(plan(3, 1)) == GridShape(size=4, requests=2, rows=4, keys=128)
+    assert shape_of(plan(*[1] * 15, 17)) == GridShape(size=32, requests=16, rows=17, keys=128)
+    assert shape_of(plan(129)) == GridShape(size=256, requests=1, rows=256, keys=256)
     assert shape_of(plan(257)) is None  # of a prompt: as good as launched
-    assert shape_of(plan(*[17] * 9)) is None
+    assert shape_of(plan(*[17] * 16)) is None
 
 
 @settings(max_examples=40, deadline=None)
@@ -200,6 +221,6 @@ def test_rows_see_what_segments_say(rows, window):
         own = list(range(own.start, own.stop)) if isinstance(own, slice) else own.tolist()
         assert grid.slots[index].tolist() == own + [999] * (shape.keys - reach)
     assert seen.any(-1).all()
-    free = set(range(shape.size)) - set(grid.rows[: len(plan.ids)].tolist())
-    assert all(grid.write[row] == 999 for row in free)
-    assert grid.tokens[0, grid.rows[: len(plan.ids)]].tolist() == plan.ids
+    count = len(plan.ids)
+    assert grid.tokens[0, :count].tolist() == plan.ids and (grid.write[count:] == 999).all()
+    assert grid.row_at[grid.place_of[:count]].tolist() == list(range(count))

@@ -22,7 +22,7 @@ from foredraft.model.grid_plan import GridPlan, GridShape, shape_of
 from foredraft.model.layer_skips import NOTHING_SKIPPED, LayerSkips
 from foredraft.model.slot_pool import LayerGroup
 
-MOST_GRIDS = 128  # of one storage: each keeps a graph, some megabytes
+MOST_GRIDS = 256  # of one storage: each keeps a graph, some megabytes
 logger = logging.getLogger("foredraft.model")
 
 
@@ -79,21 +79,29 @@ class GraphableModel(Protocol):
         """Logits of the wanted rows and hidden states by the module without `skips`, attending by `attend`."""
 
 
+Outputs = dict[int | None, Tensor]
+"""Hidden states by boundary and, by none, logits."""
+
+
 @dataclass(eq=False, slots=True)
 class Recording:
     """One forward on one grid.
 
     Attributes:
         plan: The grid.
+        features: Boundaries whose hidden states are wanted.
         work: Runs the forward, into `outputs`.
-        run: Runs it as fast as can be; none before it was run once.
-        outputs: Logits and hidden states of the last run, every row of the grid; none before the first.
+        outputs: Logits and hidden states of the last run on as many rows, every row of the grid.
+        ran: Whether it has run.
+        run: Runs it as fast as can be; none before it has run.
     """
 
     plan: GridPlan
+    features: tuple[int, ...]
     work: Callable[[], None]
+    outputs: Outputs
+    ran: bool = False
     run: Callable[[], None] | None = None
-    outputs: tuple[Tensor, States] | None = None
 
 
 Kind = tuple[GridShape, tuple[int, ...], LayerSkips]
@@ -101,10 +109,17 @@ Kind = tuple[GridShape, tuple[int, ...], LayerSkips]
 
 @dataclass(eq=False, slots=True)
 class Shelf:
-    """What was run on one storage, and who captures it: graphs and their memory go with the storage."""
+    """What was run on one storage, and who captures it: graphs and their memory go with the storage.
+
+    Attributes:
+        graphs: Captures.
+        recordings: Forwards.
+        outputs: Those of all forwards of so many rows: what is handed out is a copy.
+    """
 
     graphs: Graphs
     recordings: dict[Kind, Recording] = field(default_factory=dict)
+    outputs: dict[int, Outputs] = field(default_factory=dict)
 
 
 class GraphedModel:
@@ -139,42 +154,40 @@ class GraphedModel:
         if shape is None or (kind not in known and len(known) >= MOST_GRIDS):
             return self.model.run_module(plan, layers, features, skips)
         if kind not in known:
-            known[kind] = self.recording(kind, layers)
+            known[kind] = self.recording(kind, layers, shelf.outputs.setdefault(shape.size, {}))
         return self.replayed(known[kind], plan, shelf.graphs)
 
-    def recording(self, kind: Kind, layers: LayerGroup) -> Recording:
+    def recording(self, kind: Kind, layers: LayerGroup, outputs: Outputs) -> Recording:
         shape, features, skips = kind
         grid, storage = GridPlan(shape, layers.spare, layers.device), ref(layers)  # which may go before its graphs
 
         def work() -> None:
             grid.bunches.clear()
             logits, states = self.model.run_module(grid, storage(), features, skips, grid.attend)
-            if recording.outputs is None:
-                recording.outputs = logits, states
-                return
-            for kept, fresh in zip(parts(recording.outputs), parts((logits, states)), strict=True):
-                kept.copy_(fresh)
+            for name, fresh in {None: logits, **states}.items():
+                kept = outputs.setdefault(name, fresh)
+                if kept is not fresh:
+                    kept.copy_(fresh)
 
-        recording = Recording(grid, work)
-        return recording
+        return Recording(grid, features, work, outputs)
 
     @torch.inference_mode()
     def replayed(self, recording: Recording, plan: StepPlan, graphs: Graphs) -> tuple[Tensor, States]:
         """Run `recording` on `plan`; what is handed out stays when it runs again."""
-        grid = recording.plan
+        grid, outputs = recording.plan, recording.outputs
         numbers, sees = grid.staged(plan)
         graphs.load(grid.numbers, numbers)
         graphs.load(grid.sees, sees)
         for place, slots in grid.scattered(plan):
             place.copy_(slots)
-        if recording.outputs is None:
-            recording.work()
-        else:
+        if recording.ran:
             recording.run = recording.run or self.captured(recording, graphs)
             recording.run()
-        logits, states = recording.outputs
-        rows = grid.rows[: len(plan.ids)]
-        return logits[: len(plan.wanted)].clone(), {at: state.index_select(0, rows) for at, state in states.items()}
+        else:
+            recording.work()
+            recording.ran = True
+        states = {at: outputs[at][: len(plan.ids)].clone() for at in recording.features}
+        return outputs[None][: len(plan.wanted)].clone(), states
 
     def captured(self, recording: Recording, graphs: Graphs) -> Callable[[], None]:
         """Its work as a graph, or itself where that fails though it went well before, which the log says."""
@@ -187,8 +200,3 @@ class GraphedModel:
             return recording.work
         self.proven = True
         return graph
-
-
-def parts(outputs: tuple[Tensor, States]) -> list[Tensor]:
-    logits, states = outputs
-    return [logits, *states.values()]
