@@ -1,6 +1,6 @@
-// Products by matrix tiles, and the scores of keys. `Tiles` is the processor's tile registers, or a stand-in that
-// computes the same in plain code, so that everything but the instructions themselves is tested on machines without
-// them.
+// Products by matrix tiles, in bf16 and int8, and the scores of keys. `Tiles` is the processor's tile registers, or a
+// stand-in that computes the same in plain code, so that everything but the instructions themselves is tested on machines
+// without them.
 //
 // A sum runs over its inputs in one order whatever the number of rows; a tile's unused rows are not configured, so they
 // cost and change nothing. Shaping tiles takes as long as a dozen products of them: all that a thread computes of one
@@ -65,25 +65,93 @@ void tiled_block(const bf16 *a, std::ptrdiff_t stride, int inputs, const bf16 *w
     if (PAIR && LOWER) Tiles::template keep<3>(below + PANEL, far);
 }
 
-// As `Kernels::product`, for inputs that fill tiles. Rows are cut into blocks of one height: the last one begins earlier
-// where they do not divide, and some are computed twice.
+// Rows of a product, cut into blocks of one height: the last one begins earlier where they do not divide, and some are
+// computed twice.
+struct TileBlocks {
+    int rows, count, height, upper, lower;
+
+    explicit TileBlocks(int rows)
+        : rows(rows), count((rows + 2 * TILE_SIDE - 1) / (2 * TILE_SIDE)), height((rows + count - 1) / count),
+          upper(height < TILE_SIDE ? height : TILE_SIDE), lower(height - upper) {}
+
+    TileRows shape() const {
+        const std::uint8_t up(upper), low(lower), all(TILE_SIDE);
+        return {{up, up, low, low, up, low, all, all}};
+    }
+    // Runs `each(first row, what to ask for)`. The first block brings a group from memory, the others find it in a
+    // cache; a step reads `step` bytes of it.
+    template <class Each> ALWAYS_INLINE void run(const void *group, std::ptrdiff_t step, const Each &each) const {
+        for (int i = 0; i < count; i++)
+            each(i * height < rows - height ? i * height : rows - height,
+                 TilesAhead{static_cast<const char *>(group) + NEAR_TILES, i == 0 ? step : 0});
+    }
+};
+
+// As `Kernels::product`, for inputs that fill tiles.
 template <class Tiles>
 void tiled_product(const bf16 *a, std::ptrdiff_t stride, int rows, int inputs, int panels, const bf16 *group,
                    float *out, Widened &) {
-    const int most = 2 * TILE_SIDE, blocks = (rows + most - 1) / most, height = (rows + blocks - 1) / blocks;
-    const int upper = height < TILE_SIDE ? height : TILE_SIDE, lower = height - upper;
-    const std::uint8_t up(upper), low(lower), all(TILE_SIDE);
-    Tiles::configure({{up, up, low, low, up, low, all, all}});
-    const auto block = panels == 2 ? lower ? tiled_block<Tiles, true, true> : tiled_block<Tiles, true, false>
-                       : lower     ? tiled_block<Tiles, false, true>
-                                   : tiled_block<Tiles, false, false>;
-    const std::ptrdiff_t step = std::ptrdiff_t(panels) * PANEL * TILE_INPUTS * sizeof(bf16);
-    for (int i = 0; i < blocks; i++) {
-        const int row = i * height < rows - height ? i * height : rows - height;
-        // The first block brings the group from memory, the others find it in a cache.
-        block(a + row * stride, stride, inputs, group, out + row * SUMS_APART,
-              {(const char *)group + NEAR_TILES, i == 0 ? step : 0});
+    const TileBlocks blocks(rows);
+    Tiles::configure(blocks.shape());
+    const auto block = panels == 2 ? blocks.lower ? tiled_block<Tiles, true, true> : tiled_block<Tiles, true, false>
+                       : blocks.lower ? tiled_block<Tiles, false, true>
+                                      : tiled_block<Tiles, false, false>;
+    blocks.run(group, std::ptrdiff_t(panels) * PANEL * TILE_INPUTS * sizeof(bf16), [&](int row, TilesAhead ahead) {
+        block(a + row * stride, stride, inputs, group, out + row * SUMS_APART, ahead);
+    });
+}
+
+// A block of rows in int8 against a group of int8 weights, as `tiled_block`: what a tile sums is one part of them, whole
+// numbers, which `add` scales.
+template <class Tiles, bool PAIR, bool LOWER>
+void tiled_int8_block(const Int8Part *a, std::ptrdiff_t stride, int height, int parts, const char *group,
+                      decltype(Kernels<bf16>::add_int8) add, float *out, TilesAhead ahead) {
+    const int panels = PAIR ? 2 : 1;
+    const std::ptrdiff_t wide = panels * PANEL * INT8_INPUTS;  // bytes from row to row of weights,
+    const std::ptrdiff_t near = stride * sizeof(Int8Part), far = SUMS_APART * sizeof(std::int32_t);  // inputs, sums
+    alignas(64) std::int32_t dots[2 * TILE_SIDE * SUMS_APART];
+    std::int32_t *below = dots + TILE_SIDE * SUMS_APART;
+    std::memset(out, 0, height * SUMS_APART * sizeof(float));
+    for (int part = 0; part < parts; part++, a++) {
+        const float *scales = reinterpret_cast<const float *>(group);
+        const char *weights = group + panels * PANEL * sizeof(float);
+        group = weights + INT8_GROUP / INT8_INPUTS * wide;
+        Tiles::template clear<0>();
+        if (PAIR) Tiles::template clear<1>();
+        if (LOWER) Tiles::template clear<2>();
+        if (PAIR && LOWER) Tiles::template clear<3>();
+        Tiles::template load<4>(a->narrow, near);
+        Tiles::template load<6>(weights, wide);
+        if (PAIR) Tiles::template load<7>(weights + PANEL * INT8_INPUTS, wide);
+        if (LOWER) Tiles::template load<5>(a[TILE_SIDE * stride].narrow, near);
+        ahead.ask();
+        Tiles::template multiply_int8<0, 4, 6>();
+        if (PAIR) Tiles::template multiply_int8<1, 4, 7>();
+        if (LOWER) Tiles::template multiply_int8<2, 5, 6>();
+        if (PAIR && LOWER) Tiles::template multiply_int8<3, 5, 7>();
+        Tiles::template keep<0>(dots, far);
+        if (PAIR) Tiles::template keep<1>(dots + PANEL, far);
+        if (LOWER) Tiles::template keep<2>(below, far);
+        if (PAIR && LOWER) Tiles::template keep<3>(below + PANEL, far);
+        add(a, stride, height, panels, scales, dots, out);
     }
+}
+
+// As `Kernels::product_int8`.
+template <class Tiles>
+void tiled_product_int8(const Int8Part *a, std::ptrdiff_t stride, int rows, int inputs, int panels, const void *group,
+                        decltype(Kernels<bf16>::add_int8) add, float *out) {
+    const TileBlocks blocks(rows);
+    Tiles::configure(blocks.shape());
+    const auto block = panels == 2 ? blocks.lower ? tiled_int8_block<Tiles, true, true>
+                                                  : tiled_int8_block<Tiles, true, false>
+                       : blocks.lower ? tiled_int8_block<Tiles, false, true>
+                                      : tiled_int8_block<Tiles, false, false>;
+    const std::ptrdiff_t step = std::ptrdiff_t(panels) * PANEL * (sizeof(float) + INT8_GROUP);
+    blocks.run(group, step, [&](int row, TilesAhead ahead) {
+        block(a + row * stride, stride, blocks.height, inputs / INT8_GROUP, static_cast<const char *>(group), add,
+              out + row * SUMS_APART, ahead);
+    });
 }
 
 // Keys of two tiles as they lie in the cache, or side by side in `room` where they do not lie in a run.
@@ -133,7 +201,9 @@ void tiled_scores(SlotRows<bf16> keys, std::int64_t start, std::int64_t count, i
     }
 }
 
-// The bf16 kernels of `OTHER` with products and scores by tiles.
+const int LEAST_INT8_ROWS = 9;  // fewer take less without tiles
+
+// The kernels of `OTHER` with products and scores by tiles.
 template <class Tiles, const KernelSet &OTHER> struct Tiled {
     static void product(const bf16 *a, std::ptrdiff_t stride, int rows, int inputs, int panels, const bf16 *group,
                         float *out, Widened &wide) {
@@ -145,14 +215,24 @@ template <class Tiles, const KernelSet &OTHER> struct Tiled {
         const auto with = size % TILE_INPUTS ? OTHER.narrow->scores : tiled_scores<Tiles>;
         with(keys, start, count, size, queries, out);
     }
-    static Kernels<bf16> kernels() {
-        Kernels<bf16> kernels = *OTHER.narrow;
-        kernels.rows = MOST_ROWS;
-        kernels.product = product;
-        kernels.scores = scores;
+    static void product_int8(const Int8Part *a, std::ptrdiff_t stride, int rows, int inputs, int panels,
+                             const void *group, float *out) {
+        if (rows < LEAST_INT8_ROWS) return OTHER.narrow->product_int8(a, stride, rows, inputs, panels, group, out);
+        tiled_product_int8<Tiles>(a, stride, rows, inputs, panels, group, OTHER.narrow->add_int8, out);
+    }
+    template <class T> static Kernels<T> with_int8(Kernels<T> kernels) {
+        kernels.product_int8 = product_int8;
         kernels.rest = Tiles::release;
         return kernels;
     }
+    static Kernels<bf16> narrow() {
+        Kernels<bf16> kernels = with_int8(*OTHER.narrow);
+        kernels.rows = MOST_ROWS;
+        kernels.product = product;
+        kernels.scores = scores;
+        return kernels;
+    }
+    static Kernels<float> wide() { return with_int8(*OTHER.wide); }
 };
 
 }  // namespace foredraft

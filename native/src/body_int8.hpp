@@ -66,8 +66,13 @@ struct Stored {
     ALWAYS_INLINE void operator=(Vec v) const { store(at, v); }
 };
 
-// A part of R rows by C vectors of weights: to each sum, as `total(r, c)` refers to it, what it adds. Product and sum
-// are one expression for all kinds of sums: compilers round once or twice by that.
+// What the whole sum of a part adds to a sum. Product and sum are one expression for all kinds of sums: compilers round
+// once or twice by that.
+ALWAYS_INLINE Vec plus_part(Vec total, Vec own, Vec scale, Int8Step::Sum sum) {
+    return total + own * scale * Int8Step::wide(sum);
+}
+
+// A part of R rows by C vectors of weights: to each sum, as `total(r, c)` refers to it, what it adds.
 template <int R, int C, class Total>
 ALWAYS_INLINE void add_int8_part(const Int8Part *a, std::ptrdiff_t stride, const Int8Weights &weights, Ahead &ahead,
                                  const Total &total) {
@@ -85,7 +90,7 @@ ALWAYS_INLINE void add_int8_part(const Int8Part *a, std::ptrdiff_t stride, const
     for (int c = 0; c < C; c++) scale[c] = load<Vec>(weights.scales() + c * WIDTH);
     for (int r = 0; r < R; r++) {
         const Vec own = all(a[r * stride].scale);
-        for (int c = 0; c < C; c++) total(r, c) = Vec(total(r, c)) + own * scale[c] * Int8Step::wide(sums[r][c]);
+        for (int c = 0; c < C; c++) total(r, c) = plus_part(total(r, c), own, scale[c], sums[r][c]);
     }
 }
 
@@ -143,6 +148,31 @@ inline void product_int8(const Int8Part *a, std::ptrdiff_t stride, int rows, int
     for (; weights.panel < panels; weights.panel++)
         int8_rows<1>(a, stride, rows, parts, weights, out + weights.panel * PANEL);
 }
+
+#if DOTS
+// As `Kernels::add_int8`, for C vectors of weights.
+template <int C>
+void add_part(const Int8Part *a, std::ptrdiff_t stride, int rows, const float *scales, const std::int32_t *dots,
+              float *out) {
+    Vec scale[C];
+    for (int c = 0; c < C; c++) scale[c] = load<Vec>(scales + c * WIDTH);
+    for (int r = 0; r < rows; r++, a += stride, dots += SUMS_APART, out += SUMS_APART) {
+        const Vec own = all(a->scale);
+        const Ints start = Int8Step::start(*a);
+        for (int c = 0; c < C; c++) {
+            float *total = out + c * WIDTH;
+            store(total, plus_part(load<Vec>(total), own, scale[c], start + load<Ints>(dots + c * WIDTH)));
+        }
+    }
+}
+
+inline void add_int8(const Int8Part *a, std::ptrdiff_t stride, int rows, int panels, const float *scales,
+                     const std::int32_t *dots, float *out) {
+    (panels == 2 ? add_part<2 * VECS> : add_part<VECS>)(a, stride, rows, scales, dots, out);
+}
+#else
+constexpr decltype(Kernels<float>::add_int8) add_int8 = nullptr;
+#endif
 
 }  // namespace KERNELS_NAMESPACE
 }  // namespace foredraft

@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "kernels.hpp"
-#if WIDTH == 16 || DOTS
+#if WIDTH == 16 || (WIDTH == 8 && DOTS)
 #include <immintrin.h>
 #endif
 
@@ -102,12 +102,17 @@ ALWAYS_INLINE void put_int8(std::int8_t *to, Vec whole) {
 
 // Adds to each sum four numbers without a sign times four of the row.
 ALWAYS_INLINE Ints add_dots(Ints sum, Ints weights, const std::int8_t *row) {
+#if WIDTH < 8  // of a test double
+    for (int i = 0; i < INT8_INPUTS; i++) sum += (Ints)((Bits)weights >> (8 * i) & 255) * std::int32_t(row[i]);
+    return sum;
+#else
     std::int32_t four;
     std::memcpy(&four, row, sizeof four);
 #if WIDTH == 16
     return (Ints)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)weights, _mm512_set1_epi32(four));
 #else
     return (Ints)_mm256_dpbusd_avx_epi32((__m256i)sum, (__m256i)weights, _mm256_set1_epi32(four));
+#endif
 #endif
 }
 #endif

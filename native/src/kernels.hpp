@@ -80,6 +80,10 @@ template <class T> struct Kernels {
     // scales, then the weights, INT8_INPUTS of a column side by side. Sums of a group are exact.
     void (*product_int8)(const Int8Part *a, std::ptrdiff_t stride, int rows, int inputs, int panels, const void *group,
                          float *out);
+    // What one part of that product adds to `out`, where `dots`, which lie alike, are its whole sums but for the rows'
+    // `start`; null where rows are not narrow.
+    void (*add_int8)(const Int8Part *a, std::ptrdiff_t stride, int rows, int panels, const float *scales,
+                     const std::int32_t *dots, float *out);
     // out[i][lane] = keys[i] . queries[lane] for `count` keys; queries are packed by `pack_query`.
     void (*scores)(SlotRows<T> keys, std::int64_t start, std::int64_t count, int size, const T *queries, float *out);
     // Scores [count][LANES] to weights not yet divided by their sums; sums[LANES].

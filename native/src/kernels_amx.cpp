@@ -43,6 +43,9 @@ struct TileRegisters {
     template <int C, int A, int B> static void multiply() {
         asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(C), "i"(A), "i"(B));
     }
+    template <int C, int A, int B> static void multiply_int8() {  // B has no sign
+        asm volatile("tdpbsud %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(C), "i"(A), "i"(B));
+    }
 };
 
 thread_local TileRows TileRegisters::shaped{};
@@ -56,15 +59,17 @@ bool lent() {
 bool runs_here() {
     unsigned a, b, c, d;
     if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
-    const bool has = (d >> 22 & 1) && (d >> 24 & 1);  // AMX-BF16 and AMX-TILE
+    const bool has = (d >> 22 & 1) && (d >> 24 & 1) && (d >> 25 & 1);  // AMX-BF16, AMX-TILE and AMX-INT8
     return has && avx512_bf16_kernels.runs_here() && lent();
 }
 
 }  // namespace
 
 const KernelSet &amx_kernels() {
-    static const Kernels<bf16> narrow = Tiled<TileRegisters, avx512_bf16_kernels>::kernels();
-    static const KernelSet set{"amx-bf16", runs_here, &narrow, avx512_bf16_kernels.wide};
+    typedef Tiled<TileRegisters, avx512_bf16_kernels> Own;
+    static const Kernels<bf16> narrow = Own::narrow();
+    static const Kernels<float> wide = Own::wide();
+    static const KernelSet set{"amx-bf16", runs_here, &narrow, &wide};
     return set;
 }
 

@@ -1,5 +1,11 @@
-// The AMX products with tile registers played by arrays: for tests on any machine, never chosen by itself.
-#include <cstring>
+// The AMX products with tile registers played by arrays: for tests on any machine, never chosen by itself. What is not a
+// product by tiles is in plain code, with rows in int8 as tiles read them.
+#define KERNELS_NAMESPACE amx_double
+#define WIDTH 4
+#define ROWS 2
+#define PAIRS 0
+#define DOTS 1
+#include "kernels_body.hpp"
 
 #include "amx_product.hpp"
 
@@ -31,6 +37,18 @@ struct PlayedTiles {
                 for (int column = 0; column < TILE_SIDE; column++)
                     add_pair(data[C][row], data[A][row], data[B][k], k, column);
     }
+    template <int C, int A, int B> static void multiply_int8() {
+        for (int row = 0; row < rows[C]; row++)
+            for (int k = 0; k < TILE_SIDE; k++)
+                for (int column = 0; column < TILE_SIDE; column++)
+                    add_four(data[C][row], data[A][row] + 4 * k, data[B][k] + 4 * column, column);
+    }
+    static void add_four(char *sums, const char *inputs, const char *weights, int column) {
+        std::int32_t sum;
+        std::memcpy(&sum, sums + 4 * column, 4);
+        for (int i = 0; i < 4; i++) sum += std::int8_t(inputs[i]) * std::uint8_t(weights[i]);
+        std::memcpy(sums + 4 * column, &sum, 4);
+    }
     static void add_pair(char *sums, const char *inputs, const char *weights, int k, int column) {
         bf16 a[2], b[2];
         float sum;
@@ -46,11 +64,16 @@ struct PlayedTiles {
 thread_local char PlayedTiles::data[8][TILE_SIDE][64];
 thread_local int PlayedTiles::rows[8];
 
+bool runs_here() { return true; }
+constexpr KernelSet others = {"plain", runs_here, &amx_double::narrow_kernels, &amx_double::wide_kernels};
+
 }  // namespace
 
 const KernelSet &amx_double_kernels() {
-    static const Kernels<bf16> narrow = Tiled<PlayedTiles, portable_kernels>::kernels();
-    static const KernelSet set{"amx-double", [] { return true; }, &narrow, portable_kernels.wide};
+    typedef Tiled<PlayedTiles, others> Own;
+    static const Kernels<bf16> narrow = Own::narrow();
+    static const Kernels<float> wide = Own::wide();
+    static const KernelSet set{"amx-double", runs_here, &narrow, &wide};
     return set;
 }
 

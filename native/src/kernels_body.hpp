@@ -21,8 +21,8 @@ void nothing() {}
 
 // Constants, so that nothing of an instruction set runs while the library is loaded.
 template <class T> constexpr Kernels<T> kernels() {
-    return {widens<T>, ROWS_AT_ONCE, product<T>, round_row<T>, product_int8, scores<T>, weights,    mix<T>, norm<T>,
-            close<T>,  gate<T>,      activate<T>, rotate<T>,   add<T>,       scale<T>,  squeeze<T>, nothing};
+    return {widens<T>, ROWS_AT_ONCE, product<T>, round_row<T>, product_int8, add_int8, scores<T>,  weights, mix<T>,
+            norm<T>,   close<T>,     gate<T>,    activate<T>,  rotate<T>,    add<T>,   scale<T>, squeeze<T>, nothing};
 }
 
 constexpr Kernels<bf16> narrow_kernels = kernels<bf16>();

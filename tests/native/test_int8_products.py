@@ -32,6 +32,16 @@ def test_sums_of_whole_numbers_are_exact(kernels, rows):
 
 
 @pytest.mark.parametrize("kernels", KERNELS)
+@pytest.mark.parametrize("outputs", [150, 520], ids=["narrow groups", "wide groups"])
+def test_a_row_is_the_same_bits_among_any_number_of_rows(kernels, outputs):
+    generator = torch.Generator().manual_seed(5)
+    weight, x = (torch.randn(count, INPUTS, generator=generator) for count in (outputs, 70))
+    alone = torch.cat([int8_product(kernels, weight, row[None]) for row in x])
+    for rows in (2, 8, 9, 16, 17, 32, 33, 50, 70):
+        assert torch.equal(int8_product(kernels, weight, x[:rows]), alone[:rows])
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
 @pytest.mark.parametrize("sign", [1, -1])
 def test_the_largest_sums_do_not_saturate(kernels, sign):
     weight, x = torch.full((OUTPUTS, INPUTS), 127.0), torch.full((3, INPUTS), 127.0 * sign)
