@@ -9,6 +9,7 @@ from foredraft import Engine, SamplingParams, SpeculationConfig
 from foredraft.core.draft_tree import NO_DRAFT, DraftTree
 from foredraft.core.outcome import SpeculationStatistics
 from foredraft.drafters.growth import FREE, Growth
+from foredraft.engine.policy import standing
 from foredraft.engine.policy.acceptance import Past
 from foredraft.engine.policy.allocation import NOTHING, PLAIN, Plan
 from foredraft.engine.policy.decision import REST, Decider
@@ -18,7 +19,6 @@ from foredraft.engine.policy.policy import Policy
 from foredraft.engine.policy.request_policy import RequestPolicy
 from foredraft.engine.policy.routine import Account, Routine, callers, orders_at, routine_of, seats_at
 from foredraft.engine.policy.seat import Seat
-from foredraft.engine.policy.standing import Standing
 from foredraft.engine.way import Way
 
 CHAIN = Way("chain 4", "chain", "drafter", 4, 4, stops=True)
@@ -195,24 +195,24 @@ class Worth:
         return self.call / requests
 
 
-def looked(gain: float | None, way: Way = CHAIN) -> tuple[Seat, DraftTree | None]:
+def looked(gain: float | None, way: Way = CHAIN) -> tuple[RequestPolicy, int | None, DraftTree | None]:
     """A request whose decided draft is worth a token, and its instant draft `gain` tokens; none asks for none."""
-    its = seat(way, SUFFIX, standing=[1])
-    its.place, rates = 1, its.known.path_rates
-    its.known.path_rates = lambda place, tree: [gain] if len(tree) else rates(place, tree)
-    return its, None if gain is None else DraftTree.chain([5], "suffix") if gain else NO_DRAFT
+    known = seat(way, SUFFIX, standing=[1]).known
+    known.path_rates = lambda place, tree: [gain]
+    tree = None if gain is None else DraftTree.chain([5], "suffix") if gain else NO_DRAFT
+    return known, None if gain is None else 1, tree
 
 
 def test_a_drafter_is_called_where_it_is_worth_more_than_what_is_there():
     found, none, apart = looked(0.9), looked(0.0), looked(None)
-    assert callers([found, none], Worth(1.05)) == [found[0], none[0]]  # 0.1 and 1.0
-    assert callers([found, none], Worth(1.15)) == []
-    assert callers([found, apart], Worth(100.0)) == [found[0], apart[0]]  # who has not looked is called for
-    assert callers([looked(1.1), none], Worth(1.05)) == []  # the better instant draft stays
+    assert callers([found, none], Worth(1.05)) == {found[0]: 0, none[0]: 0}  # 0.1 and 1.0
+    assert callers([found, none], Worth(1.15)) == {}
+    assert callers([found, apart], Worth(100.0)) == {found[0]: 0, apart[0]: 0}  # who has not looked is called for
+    assert callers([looked(1.1), none], Worth(1.05)) == {}  # the better instant draft stays
     other = looked(0.0, LONGER)
-    assert callers([none, other], Worth(1.05)) == []  # a call each
-    plain = seat(drafted=False)
-    assert callers([(plain, NO_DRAFT), none], Worth(0.9)) == [none[0]]
+    assert callers([none, other], Worth(1.05)) == {}  # a call each
+    plain = seat(drafted=False).known
+    assert callers([(plain, 1, NO_DRAFT), none], Worth(0.9)) == {none[0]: 0}
 
 
 def test_accounts_are_split_by_the_way_that_was_taken():
@@ -227,13 +227,6 @@ def test_a_step_that_failed_is_in_no_account():
     assert account.split(1, 1) == [account]  # its draft was there, and nothing was written
     first, rest = account._replace(steps=2, tokens=5).split(1, 3)
     assert (first.place, first.steps, first.tokens) == (1, 2, 5) and rest.steps == rest.tokens == 0
-
-
-def test_a_step_after_a_look_stands_for_itself_where_a_drafter_is_called():
-    standing = Standing(1, most=8)
-    assert standing.stands_for(called=True) == standing.every > 1
-    standing.routine = routine_of([seat(CHAIN, SUFFIX, standing=[1])], 1, {}, least=1, room=16)
-    assert standing.stands_for(called=True) == 1 and standing.stands_for(called=False) == standing.every
 
 
 def test_a_routine_of_nothing_is_for_anybody_that_leaves_a_choice():
@@ -341,8 +334,9 @@ def test_steps_that_look_at_instant_drafts_first_write_and_count_the_same(
 
     def noted(self, routine, pool):
         look(self, routine, pool)
-        verified.extend(seat.known.ways[seat.place].instant for seat in self.seats)
-        assert all(len(seat.work.tree) for seat in self.seats)
+        drafted = [work.tree for work, _ in self.deciding if len(work.tree)]
+        verified.extend("suffix" in tree.drafters for tree in drafted)
+        assert len(self.seats) == (len(drafted) if self.noted else 0)
 
     monkeypatch.setattr(engine.policy, "costs", steady_costs)
     monkeypatch.setattr(Policy, "look_first", noted)
@@ -370,6 +364,7 @@ def test_a_fault_after_a_look_is_the_one_that_is_told(
 
     monkeypatch.setattr(engine.policy, "costs", steady_costs)
     monkeypatch.setattr(Policy, "look_first", noted)
+    monkeypatch.setattr(standing, "TEACHES", (1, 1, 1))
     params = SamplingParams(max_new_tokens=24, ignore_eos=True)
     with engine.cold(), pytest.raises(OSError, match="the target broke"):
         engine.generate([prompt * 8 for prompt in PROMPTS], params, BOTH)

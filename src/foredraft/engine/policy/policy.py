@@ -1,6 +1,6 @@
 """The speculation policy at work: asks drafters, chooses, and learns from what became of it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
 from typing import Any
 
@@ -192,21 +192,26 @@ class Policy:
 
     def look_first(self, routine: Routine, pool: SlotPool) -> None:
         """Ask instant ways before the ways decided: those of their drafts are taken that are worth as much."""
-        seats = seats_at(routine.places | routine.firsts, self.deciding)
-        asking = [seat for seat in seats if seat.known in routine.firsts]
-        orders = None if self.noted else orders_at(routine.firsts, self.deciding)
-        trees = [tree for _, tree in self.timed(asking)] if orders is None else step.propose(orders)
-        drafts = {id(seat): tree for seat, tree in zip(asking, trees, strict=True)}
+        places, drafts = routine.firsts, self.drafts_by(routine.firsts)
         if routine.calls:
-            calling = callers([(seat, drafts.get(id(seat))) for seat in seats], self.standing.values)
-            for seat in calling:
-                seat.place = seat.known.base.place
-            drafts |= {id(seat): tree for seat, tree in self.timed(calling)}
-            self.noted |= bool(calling)
-        self.seats = [seat for seat in seats if len(drafts.get(id(seat), NO_DRAFT))]
-        for seat in self.seats:
-            step.place_draft(seat.work, drafts[id(seat)], pool)
-            routine.taken[seat.known] += seat.place == routine.firsts.get(seat.known)
+            looked = [(its, places.get(its), drafts.get(id(work))) for work, its in self.deciding]
+            calling = callers(looked, self.standing.values)
+            places, drafts = places | calling, drafts | self.drafts_by(calling)
+        for work, its in self.deciding:
+            tree = drafts.get(id(work), NO_DRAFT)
+            if len(tree):
+                step.place_draft(work, tree, pool)
+                routine.taken[its] += places[its] == routine.firsts.get(its)
+                if self.noted:
+                    self.seats.append(Seat(work, its, depth_of(work), places[its], its.steps))
+
+    def drafts_by(self, places: Mapping[RequestPolicy, int]) -> dict[int, DraftTree]:
+        """Drafts of those who have a way there, by id of work, timed only where something is learned of the step or
+        has to be worked out before."""
+        orders = None if self.noted else orders_at(places, self.deciding)
+        if orders is None:
+            return {id(seat.work): tree for seat, tree in self.timed(seats_at(places, self.deciding))}
+        return {id(work): tree for (work, _), tree in zip(orders, step.propose(orders), strict=True)}
 
     def settle(self) -> None:
         """Count what was written in steps by routine."""
@@ -440,7 +445,7 @@ class Policy:
             accepted=[len(seat.work.path) for seat in self.seats] if self.experiment else [],
             called=self.networked,
             by_routine=self.by_routine,
-            stands_for=self.standing.stands_for(called=self.networked) if self.by_routine and len(batch) > 1 else 1,
+            stands_for=self.standing.every if self.by_routine and len(batch) > 1 else 1,
         )
         self.lessons.append(lesson)
         if any([seat.work.tree.laws is not None for seat in seats]):

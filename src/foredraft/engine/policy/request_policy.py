@@ -274,6 +274,11 @@ class RequestPolicy:
         self.past.worths[self.asking(place)] = followed(self.usual_worth(place), tokens, PAST_FOLLOW)
         self.asked[place] = self.steps
 
+    def brought(self, place: int, tree: DraftTree) -> Plan:
+        """What a draft that is there brings, all of it."""
+        gain = sum(self.path_rates(place, tree)) if len(tree) else 0.0
+        return Plan(None, gain, gain, len(tree), place)
+
     def path_rates(self, place: int, tree: DraftTree) -> list[float]:
         """How likely each node of a draft by way `place` is to be accepted together with its ancestors, [N]."""
         return path_rates(tree, self.chances[self.ways[place].kind].rates)

@@ -193,20 +193,22 @@ def routine_of(
     return None if spare < 0 else Routine(places, least, crowd, prices, spare, calls, others, firsts)
 
 
-def callers(looked: Sequence[tuple[Seat, DraftTree | None]], values: Values) -> list[Seat]:
-    """Those for whom the draft decided is made: where what it is worth beyond the instant one that is there pays for
-    the call, to all who share it; who has no instant way takes part."""
-    calls: dict[str, list[tuple[Seat, float]]] = {}
-    for seat, tree in looked:
-        base = seat.known.base
+def callers(
+    looked: Sequence[tuple[RequestPolicy, int | None, DraftTree | None]], values: Values
+) -> dict[RequestPolicy, int]:
+    """Those for whom the draft decided is made, and the way: where what it is worth beyond the draft that is there, by
+    an instant way, pays for the call, to all who share it; who has no instant way takes part."""
+    calls: dict[str, list[tuple[RequestPolicy, float]]] = {}
+    for known, place, tree in looked:
+        base = known.base
         if base.place != PLAIN:
-            there = -inf if tree is None else values.beside_call(seat.whole(tree).plan(seat.place))
+            there = -inf if tree is None else values.beside_call(known.brought(place, tree))
             more = values.beside_call(base) - there
             if more > 0.0:
-                calls.setdefault(base.label, []).append((seat, more))
+                calls.setdefault(base.label, []).append((known, more))
     paid = (
         group
         for label, group in calls.items()
         if sum([more for _, more in group]) > len(group) * values.share(label, len(group))
     )
-    return [seat for group in paid for seat, _ in group]
+    return {known: known.base.place for group in paid for known, _ in group}

@@ -11,7 +11,7 @@ from foredraft.engine.policy.request_policy import RequestPolicy
 from foredraft.engine.policy.routine import Pair, Routine
 
 SAME_SHARE = 0.5  # of the requests that must have been there when it was made
-TEACHES = (4, 4, 8)  # of so many steps that a decision stands for one is learned from in full, by crowd
+TEACHES = (4, 8, 8)  # of so many steps that a decision stands for one is learned from in full, by crowd
 
 
 @dataclass(eq=False)
@@ -85,9 +85,3 @@ class Standing:
     def teaches(self) -> bool:
         """Whether costs and stated chances are learned from this step: one in four will do, beside many fewer."""
         return self.steps % self.every == 0
-
-    def stands_for(self, *, called: bool) -> int:
-        """How many steps by routine one that is learned from stands for: none but itself where a drafter is `called`
-        after a look at instant drafts, since every such step is learned from."""
-        looked = self.routine is not None and bool(self.routine.firsts)
-        return 1 if looked and called else self.every
