@@ -83,5 +83,5 @@ class Standing:
 
     @property
     def teaches(self) -> bool:
-        """Whether costs and stated chances are learned from this step: one in four will do, beside many fewer."""
+        """Whether costs and stated chances are learned from this step: one in four will do, beside others fewer."""
         return self.steps % self.every == 0
