@@ -608,6 +608,13 @@ def test_what_is_of_no_use_to_some_is_of_none_to_warmer_ones_and_to_more_at_once
         assert known.kept(kind, {"useless": True, "useful": True}) == {"useless", "useful"}
 
 
+def test_a_drafter_that_costs_nothing_until_it_drafts_is_judged_by_each_kind_of_those_beside_others_anew():
+    known = Usefulness()
+    for _ in range(3):
+        known.saw((0, 0), 20, {"free": 0.2, "costly": 0.2})
+    assert known.kept((0, 1), {"free": False, "costly": True}, together=4) == {"free"}
+
+
 def test_a_drafter_that_costs_nothing_until_it_drafts_is_tried_for_longer_beside_others():
     free = {"free": False}
     for kind, patient in (((0, 0), False), ((0, 1), True)):

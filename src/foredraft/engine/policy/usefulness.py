@@ -88,14 +88,19 @@ class Usefulness:
         return {owner for owner, costs in owners.items() if self.of(kind, owner, costs).turn(together, costs)}
 
     def of(self, kind: Kind, owner: str, costs: bool = True) -> Use:
-        """A drafter's use to requests of a kind. To begin with, one that is of none to cooler requests, or to fewer at
-        once, is of none to warmer ones and to more."""
+        """A drafter's use to requests of a kind. To begin with, one that takes time to keep ready and is of none to
+        cooler requests, or to fewer at once, is of none to warmer ones and to more. Another is judged by each kind
+        anew: it may be of no use where rivals are better, and to warmer requests the rivals are worse."""
         if (kind, owner) not in self.uses:
-            easier = [use for (its, name), use in self.uses.items() if name == owner and no_harder(its, kind)]
-            saved = min((use.saved for use in easier if use.worthless), default=None)
             first = FIRST if costs or not kind[1] else FIRST_BESIDE
+            saved = self.least_elsewhere(kind, owner) if costs else None
             self.uses[kind, owner] = Use(first) if saved is None else Use(first, saved, first)
         return self.uses[kind, owner]
+
+    def least_elsewhere(self, kind: Kind, owner: str) -> float | None:
+        """What it has saved of late for the easier kind that it is of least use to; None where it is of use to all."""
+        easier = [use for (its, name), use in self.uses.items() if name == owner and no_harder(its, kind)]
+        return min((use.saved for use in easier if use.worthless), default=None)
 
     def saw(self, kind: Kind, steps: int, saved: Mapping[str, float]) -> None:
         """A request has ended after so many steps; each of its drafters has saved so many plain steps, or cost them
