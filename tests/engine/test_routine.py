@@ -28,6 +28,7 @@ TREE = Way("tree", "tree", "drafter", 4, 16)
 PROMPTS = [[7, 8, 9, 10], [11, 12, 13], [14, 15, 16, 17, 18]]
 OFF, AUTO = SpeculationConfig(method="none"), SpeculationConfig(method="auto", drafters="draft_model:tiny-draft")
 BOTH = SpeculationConfig(method="auto", drafters="draft_model:tiny-draft,suffix")
+THREE = SpeculationConfig(method="auto", drafters="draft_model:tiny-draft,suffix,recycling")
 
 
 def seat(
@@ -84,6 +85,32 @@ def test_a_routine_says_what_to_draft_where_all_of_that_is_worked_out():
 )
 def test_where_there_is_something_to_weigh_there_is_no_routine(seats):
     assert routine_of(seats, 1, {}, least=len(seats), room=7) is None
+
+
+@pytest.mark.parametrize(
+    "only",
+    [
+        seat(CHAIN, SUFFIX, SUFFIX, standing=[1, 2]),
+        seat(CHAIN, replace(SUFFIX, stops=False), standing=[1]),
+        seat(TREE),
+        seat(CHAIN, SUFFIX, SUFFIX, standing=[1, 2], drafted=False),
+    ],
+)
+def test_the_only_request_is_weighed_by_routine(only):
+    routine = routine_of([only], 0, {}, least=1, room=16)
+    assert routine.weighs and routine.drafts and routine.calls is (only.known.base.place == 0)
+    assert routine.suits([(only.work, only.known)], 0)
+    other = seat()
+    assert not routine.takes(other.work, other.known)  # it decides for itself, and at its prompt's end drafts at once
+    other.work.chunk = 5
+    assert not routine.takes(other.work, other.known)
+
+
+def test_the_only_request_is_not_weighed_by_routine_where_drafts_may_be_too_large_or_nothing_is_to_be_chosen():
+    only = seat(TREE)
+    assert routine_of([only], 0, {}, least=1, room=15) is None
+    only.known.fixed = True
+    assert routine_of([only], 0, {}, least=1, room=16) is None
 
 
 def test_a_routine_serves_most_of_those_it_was_made_for():
@@ -216,16 +243,18 @@ def test_a_drafter_is_called_where_it_is_worth_more_than_what_is_there():
 
 
 def test_accounts_are_split_by_the_way_that_was_taken():
-    known, statistics = seat().known, SpeculationStatistics()
+    known, other, statistics = seat().known, seat().known, SpeculationStatistics()
     account = Account(known, statistics, 0, 10, 25)
-    assert account.split(1, 0) == [account]
-    assert [(part.place, part.steps, part.tokens) for part in account.split(1, 4)] == [(1, 4, 10), (0, 6, 15)]
+    assert account.split({}) == account.split({(other, 1): 4}) == [account]
+    parts = account.split({(known, 1): 4, (other, 1): 5, (known, 2): 2})
+    assert [(part.place, part.steps, part.tokens) for part in parts] == [(1, 4, 10), (2, 2, 5), (0, 4, 10)]
 
 
 def test_a_step_that_failed_is_in_no_account():
     account = Account(seat().known, SpeculationStatistics(), 0, 0, 0)
-    assert account.split(1, 1) == [account]  # its draft was there, and nothing was written
-    first, rest = account._replace(steps=2, tokens=5).split(1, 3)
+    taken = {(account.known, 1): 3}
+    assert account.split(taken) == [account]  # its draft was there, and nothing was written
+    first, rest = account._replace(steps=2, tokens=5).split(taken)
     assert (first.place, first.steps, first.tokens) == (1, 2, 5) and rest.steps == rest.tokens == 0
 
 
@@ -350,6 +379,44 @@ def test_steps_that_look_at_instant_drafts_first_write_and_count_the_same(
     assert suffix >= sum(verified)
 
 
+@pytest.mark.usefixtures("chains")
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_steps_that_weigh_the_only_request_write_and_count_the_same(
+    engine: Engine, steady_costs: LiveCosts, monkeypatch: pytest.MonkeyPatch, temperature: float
+):
+    params = SamplingParams(max_new_tokens=64, temperature=temperature, seed=4, ignore_eos=True)
+    [plain] = engine.generate([PROMPTS[0] * 8], params, OFF)
+    weigh, ways, heard = Policy.weigh_alone, [], 0
+    monkeypatch.setattr(RequestPolicy, "first_beside", lambda self, base: None)
+
+    def counted(self, routine, pool):
+        [(work, known)] = self.deciding
+        known.standing = known.instant
+        weigh(self, routine, pool)
+        assert len(self.seats) <= 1 and len(work.tree) <= self.draft_rows
+        ways.extend(known.ways[its.place].owner.split()[0] for its in self.seats)
+
+    learn = RequestPolicy.learn
+
+    def learned(self, *arguments, **named):
+        nonlocal heard
+        heard += 1
+        learn(self, *arguments, **named)
+
+    monkeypatch.setattr(engine.policy, "costs", steady_costs)
+    monkeypatch.setattr(Policy, "weigh_alone", counted)
+    monkeypatch.setattr(RequestPolicy, "learn", learned)
+    with engine.cold():
+        [output] = engine.generate([PROMPTS[0] * 8], params, THREE)
+    assert output.token_ids == plain.token_ids
+    choices = output.statistics.choices
+    assert sum(choices.values()) == output.statistics.rounds
+    assert "draft_model" in ways and len({*ways}) > 1
+    assert heard == sum(count for way, count in choices.items() if way.startswith("draft_model"))
+    for name in {*ways}:
+        assert ways.count(name) <= sum(count for way, count in choices.items() if way.startswith(name))
+
+
 @pytest.mark.usefixtures("looks")
 def test_a_fault_after_a_look_is_the_one_that_is_told(
     engine: Engine, steady_costs: LiveCosts, monkeypatch: pytest.MonkeyPatch
@@ -453,14 +520,14 @@ def test_a_drafter_that_must_read_a_text_again_is_not_timed_by_that(
 
     def preempted(self, pool, *, steady):
         if not calls:
-            for known in self.requests.values():
-                known.called.clear()
+            for running in list(self.requests):
+                self.start_over(SimpleNamespace(id=running))
         go_on(self, pool, steady=steady)
         calls.append(len(self.calls))
 
     monkeypatch.setattr(Policy, "go_on", preempted)
     engine.generate(PROMPTS[0], SamplingParams(max_new_tokens=40, ignore_eos=True), AUTO)
-    assert calls[:2] == [0, 1]
+    assert calls[:4] == [0, 0, 0, 1]  # of a request alone one step in four is learned from
 
 
 def test_a_decision_that_found_nothing_to_try_lets_the_next_ones_rest():

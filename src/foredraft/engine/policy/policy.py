@@ -43,7 +43,8 @@ class Policy:
         standing: That of the current step.
         experiment: What the current step tries.
         by_routine: Whether the current step goes by routine, and nothing else is in it.
-        noted: Whether something is learned of that step.
+        noted, heard: Whether something is learned of that step; whether at least what became of its drafts, as of every
+            step of a request alone, whom nobody else's teach anything.
         instant: Asks for drafts that are looked at before anything is decided.
         called, surplus: Seconds of this step's calls of drafters that are not instant, and how many of these first
             drafts took beyond what was expected.
@@ -63,7 +64,7 @@ class Policy:
         self.standings = tuple([Standing(crowd) for crowd in range(len(CROWD_EDGES) + 1)])
         self.standing = self.standings[0]
         self.experiment: Experiment | None = None
-        self.by_routine = self.noted = False
+        self.by_routine = self.noted = self.heard = False
         self.instant = InstantDrafts(clock)
         self.called = self.surplus = 0.0
         self.networked = False
@@ -176,18 +177,23 @@ class Policy:
             self.settle()
         if steady:
             routine.open(self.deciding)
-        self.noted = not steady or self.standing.teaches or (routine.drafts and len(self.deciding) == 1)
+        self.noted = not steady or self.standing.teaches
+        self.heard = self.noted or len(self.deciding) == 1
         if not routine.drafts:
+            return
+        if routine.weighs:
+            self.weigh_alone(routine, pool)
             return
         if routine.firsts:
             self.look_first(routine, pool)
             return
         orders = None if self.noted else orders_at(routine.places, self.deciding)
+        if self.heard:
+            self.seats = seats_at(routine.places, self.deciding)
         if orders is not None:
             step.draft(orders, pool)
             return
-        self.seats = seats_at(routine.places, self.deciding)
-        for seat, tree in self.timed(self.seats):
+        for seat, tree in self.timed(self.seats or seats_at(routine.places, self.deciding)):
             step.place_draft(seat.work, tree, pool)
 
     def look_first(self, routine: Routine, pool: SlotPool) -> None:
@@ -201,9 +207,25 @@ class Policy:
             tree = drafts.get(id(work), NO_DRAFT)
             if len(tree):
                 step.place_draft(work, tree, pool)
-                routine.taken[its] += places[its] == routine.firsts.get(its)
-                if self.noted:
+                routine.taken[its, places[its]] += places[its] == routine.firsts.get(its)
+                if self.heard:
                     self.seats.append(Seat(work, its, depth_of(work), places[its], its.steps))
+
+    def weigh_alone(self, routine: Routine, pool: SlotPool) -> None:
+        """Draft for the only request by the way decided, or by an instant one whose draft is worth more, and leave out
+        what does not pay."""
+        [(work, its)] = self.deciding
+        seat, fresh = Seat(work, its, depth_of(work), step=its.steps), []
+        self.instant.ask_alone(seat, self.standing.prices)
+        seat.place = seat.best(self.standing.values)[0].place
+        if seat.place == PLAIN:
+            return
+        self.seats = [seat]
+        if seat.place == its.base.place:
+            fresh = [(seat, self.drafts_by(routine.places)[id(work)])]
+        else:
+            routine.taken[its, seat.place] += 1
+        self.place_all(fresh, Cutting(self.seats, self.standing.prices, self.draft_rows), pool)
 
     def drafts_by(self, places: Mapping[RequestPolicy, int]) -> dict[int, DraftTree]:
         """Drafts of those who have a way there, by id of work, timed only where something is learned of the step or
@@ -260,7 +282,8 @@ class Policy:
             self.decider.note(plans, prices)
         for seat, plan in zip(self.seats, plans, strict=True):
             seat.place = plan.place
-        self.place_all(cutting, pool)
+        calling = [seat for seat in self.seats if seat.place != PLAIN and seat.place not in seat.offers]
+        self.place_all(self.timed(calling) if calling else [], cutting, pool)
 
     @property
     def row_price(self) -> float | None:
@@ -272,11 +295,9 @@ class Policy:
         """Draft nodes left for requests that leave a choice."""
         return self.draft_rows - sum(seat.known.ways[0].nodes for seat in self.seats if seat.known.fixed)
 
-    def place_all(self, cutting: Cutting, pool: SlotPool) -> None:
-        """Ask for the drafts that are not there yet, leave out what does not pay, and give everybody's nodes their
-        slots."""
-        calling = [seat for seat in self.seats if seat.place != PLAIN and seat.place not in seat.offers]
-        fresh = self.timed(calling) if calling else []
+    def place_all(self, fresh: Sequence[tuple[Seat, DraftTree]], cutting: Cutting, pool: SlotPool) -> None:
+        """Leave out what does not pay, of `fresh` drafts and of those that were there before, and give everybody's
+        nodes their slots."""
         whole = cutting.fresh(fresh, self.standing.values.rate, self.decider.exploration) if fresh else []
         taken = [(seat, seat.offers[seat.place].kept) for seat in self.seats if seat.place in seat.offers]
         self.place(whole + taken, pool)
@@ -410,6 +431,8 @@ class Policy:
         """As `learn`, of a step by routine in which nothing but tokens were written."""
         if not self.noted:
             self.standing.routine.seconds += draft + rest
+            for seat in self.seats:
+                seat.hear()
             return
         self.note(self.seats, batch, [work.running.request.statistics for work in batch], draft, rest)
         for seat in self.seats:
@@ -445,7 +468,7 @@ class Policy:
             accepted=[len(seat.work.path) for seat in self.seats] if self.experiment else [],
             called=self.networked,
             by_routine=self.by_routine,
-            stands_for=self.standing.every if self.by_routine and len(batch) > 1 else 1,
+            stands_for=self.standing.every if self.by_routine else 1,
         )
         self.lessons.append(lesson)
         if any([seat.work.tree.laws is not None for seat in seats]):

@@ -1,7 +1,8 @@
-"""Steps between two decisions in which there is little to weigh: who drafts and how is known, and no draft is cut.
+"""Steps between two decisions in which there is little to weigh: who drafts and how is known.
 
-Where an instant way is asked first, its draft or the one decided is taken, whichever is worth more. Between two
-forwards every line of Python costs memory reads, so such a step runs very few.
+Where an instant way is asked first, its draft or the one decided is taken, whichever is worth more. Several of them are
+asked, and drafts cut, only where a request is alone: then its rows are nobody else's, and weighing them takes little.
+Between two forwards every line of Python costs memory reads, so such a step runs very few.
 """
 
 from collections import Counter
@@ -38,15 +39,17 @@ class Account(NamedTuple):
         steps, tokens = self.statistics.rounds - self.steps, self.statistics.committed - self.tokens
         return self._replace(steps=steps, tokens=tokens)
 
-    def split(self, first: int | None, steps: int) -> "list[Account]":
-        """Its parts: so many steps by the way asked `first`, and the rest. A step that failed wrote nothing, and was
-        none of them."""
-        steps = min(steps, self.steps)
-        if not steps:
-            return [self]
-        tokens = self.tokens * steps // self.steps
-        rest = self._replace(steps=self.steps - steps, tokens=self.tokens - tokens)
-        return [self._replace(place=first, steps=steps, tokens=tokens), rest]
+    def split(self, taken: Mapping[tuple[RequestPolicy, int], int]) -> "list[Account]":
+        """Its parts: by ways other than the one decided, the steps that were `taken` by them, and the rest. A step that
+        failed wrote nothing, and was none of them."""
+        parts, rest = [], self
+        for (known, place), steps in taken.items():
+            steps = min(steps, rest.steps) if known is self.known else 0
+            if steps:
+                tokens = rest.tokens * steps // rest.steps
+                parts.append(rest._replace(place=place, steps=steps, tokens=tokens))
+                rest = rest._replace(steps=rest.steps - steps, tokens=rest.tokens - tokens)
+        return [*parts, rest]
 
 
 @dataclass(eq=False)
@@ -62,7 +65,8 @@ class Routine:
         calls: Whether any way was decided: all of them stop by themselves.
         others: Temperatures, by class, of which it is good for whoever comes, too: nobody is drafted for.
         firsts: The instant way that is asked before the way decided, of those who have one.
-        taken: Steps in which the instant draft was verified, by request, since all were counted last.
+        weighs: Whether the only request asks any number of instant ways, and its drafts are cut.
+        taken: Steps in which an instant draft was verified, by request and way, since all were counted last.
         accounts: What all had written when it was last counted; none while it is not.
         seconds: Of steps of which nothing else was noted.
     """
@@ -75,7 +79,8 @@ class Routine:
     calls: bool
     others: frozenset[int] = frozenset()
     firsts: dict[RequestPolicy, int] = field(default_factory=dict)
-    taken: Counter[RequestPolicy] = field(default_factory=Counter)
+    weighs: bool = False
+    taken: Counter[tuple[RequestPolicy, int]] = field(default_factory=Counter)
     accounts: list[Account] | None = None
     seconds: float = 0.0
 
@@ -92,7 +97,7 @@ class Routine:
 
     def takes(self, work: Work, its: RequestPolicy) -> bool:
         """Whether a step with this stranger takes no thought: it joins, or is at the end of its prompt and waits."""
-        return self.welcomes(work, its) or (work.chunk > 1 and not its.fixed)
+        return not self.weighs and (self.welcomes(work, its) or (work.chunk > 1 and not its.fixed))
 
     def welcomes(self, work: Work, its: RequestPolicy) -> bool:
         """Let who has come since go on like most others of its temperature, if there are any and that may serve: to
@@ -116,7 +121,7 @@ class Routine:
     @property
     def drafts(self) -> bool:
         """Whether anybody is drafted for."""
-        return self.calls or bool(self.firsts)
+        return self.calls or self.weighs or bool(self.firsts)
 
     def counts(self, deciding: Sequence[Pair]) -> bool:
         """Whether these are counted, and nobody else: who comes with its whole text in the cache reads no prompt."""
@@ -133,7 +138,7 @@ class Routine:
         """What has been written since it was counted last, by way."""
         accounts, self.accounts = self.accounts or [], None
         taken, self.taken = self.taken, Counter()
-        return [part for its in accounts for part in its.since().split(self.firsts.get(its.known), taken[its.known])]
+        return [part for its in accounts for part in its.since().split(taken)]
 
 
 def seats_at(places: Mapping[RequestPolicy, int], deciding: Sequence[Pair]) -> list[Seat]:
@@ -186,11 +191,21 @@ def routine_of(
     places = {seat.known: seat.known.base.place for seat in seats}
     firsts = {its: its.first_beside(place) for its, place in places.items()}
     if None in firsts.values():
-        return None
+        return weighing(seats[0].known, prices, room) if crowd == 0 else None
     spare = room - sum([its.most_nodes(places[its], first) for its, first in firsts.items()])
     firsts = {its: place for its, place in firsts.items() if place != PLAIN}
     calls = any([place != PLAIN for place in places.values()])
     return None if spare < 0 else Routine(places, least, crowd, prices, spare, calls, others, firsts)
+
+
+def weighing(known: RequestPolicy, prices: Mapping[str, float], room: int) -> Routine | None:
+    """How the only request goes on where several drafts are weighed and cut in every step; none where they may be
+    larger than `room`, or nothing is to be chosen."""
+    place = known.base.place
+    spare = room - known.most_nodes(place, *known.standing or ())
+    if known.fixed or spare < 0:
+        return None
+    return Routine({known: place}, 1, 0, prices, spare, calls=place != PLAIN, weighs=True)
 
 
 def callers(

@@ -191,10 +191,15 @@ class Seat:
         if self.place in known.asked_by_all:
             known.saw_asked(self.place, len(path) - row_price * len(tree), stands_for)
             known.learn_rows(self.place, len(tree))
-        elif self.place not in known.instant:
-            self.learn_of_draft()
+        else:
+            self.hear()
         lost = row_price * len(tree) - len(path) + known.forgone(self.place)
         known.charge(self.place, stands_for * lost)
+
+    def hear(self) -> None:
+        """Note what became of the draft, if it is of a way that is decided about."""
+        if self.place not in self.known.instant:
+            self.learn_of_draft()
 
     def learn_of_draft(self) -> None:
         """Note what became of the draft by the way chosen, one that is not instant.
