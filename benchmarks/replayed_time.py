@@ -215,15 +215,25 @@ class ReplayedPolicy(Policy):
         start, called = perf_counter(), self.time.called
         super().draft(batch, pool)
         seconds = perf_counter() - start - (self.time.called - called)
-        standing = self.standing
-        choice = "none" if standing.prices is None else "held" if standing.steps else "decided"
-        self.time.took_choice(f"{choice}, {drafted(batch)}", len(batch), seconds)
+        self.time.took_choice(f"{self.thought}, {drafted(batch)}", len(batch), seconds)
 
     def learn(self, batch: list[Work], *, draft: float, rest: float) -> None:
         start = perf_counter()
         super().learn(batch, draft=draft, rest=rest)
-        kind = "not learned" if self.standing.prices is None else "learned"
-        self.time.took_choice(f"{kind}, {drafted(batch)}", len(batch), perf_counter() - start)
+        self.time.took_choice(f"after {self.thought}, {drafted(batch)}", len(batch), perf_counter() - start)
+
+    @property
+    def thought(self) -> str:
+        """What the step was thought about, and whether costs are learned from it: so long that takes."""
+        standing, routine = self.standing, self.standing.routine
+        if standing.prices is None:
+            return "nothing to choose"
+        if not standing.steps:
+            return "decided"
+        if routine is None:
+            return "held"
+        first = "weighed" if routine.weighs else "looked first" if routine.firsts else "by routine"
+        return f"{first}, learned from" if self.noted else first
 
 
 class ReplayedDrafter:

@@ -157,7 +157,7 @@ def test_beside_others_a_plan_has_the_rows_and_the_gain_that_usually_stay():
     assert (crowded.usual_rows(0), alone.usual_rows(0)) == (1, 4)
     assert crowded.plan(0, 4).gain < alone.plan(0, 4).gain  # alone, the next draft may go on where this one was cut
     others = [RequestPolicy([way], past, 0, crowd).usual_rows(0) for crowd in (1, 2, 0)]
-    assert others == [1, 16, 16]
+    assert others == [1, 16, 4]
 
 
 def seat_after_cut(known: RequestPolicy) -> RequestPolicy:
@@ -325,6 +325,43 @@ def test_outcomes_taken_in_together_say_what_they_say_one_by_one():
     assert together.expected == pytest.approx(apart.expected, rel=1e-12)
     for one, other in zip(together.rates, apart.rates, strict=True):
         assert (one.own.tries, one.past.hits) == pytest.approx((other.own.tries, other.past.hits), rel=1e-12)
+
+
+def learned(past: Past, *outcomes: int, kind: str = "chain") -> DepthAcceptance:
+    """What a request knows after drafts of four tokens of which so many were accepted."""
+    own = DepthAcceptance(past, (0, 0, kind), 4)
+    for step, accepted in enumerate(outcomes):
+        own.learn(4, accepted, step)
+    return own
+
+
+def test_a_few_drafts_luck_says_little_of_a_text_but_a_change_says_much():
+    past = Past()
+    learned(past, *[4, 1] * 60).take_in()
+    usual = DepthAcceptance(past, (0, 0, "chain"), 4).expected[4]
+    assert usual == pytest.approx(2.5, abs=0.1)
+    for lucky, accepted in ((learned(past, 4, 4, 4), 4), (learned(past, 1, 1, 1), 1)):
+        assert abs(lucky.expected[4] - usual) < 0.25 * abs(accepted - usual)
+    assert learned(past, *[0] * 12).expected[4] < 0.25 * usual
+
+
+def test_what_is_hard_for_one_kind_of_a_drafters_drafts_is_so_for_the_others():
+    ways = [
+        Way("chain", "chain", "model", 4, 4),
+        Way("tree", "tree", "model", 4, 16),
+        Way("heads", "heads", "heads", 4, 4),
+    ]
+    for accepted, harder in ((0, True), (4, False)):
+        past = Past()
+        for kind in ("chain", "tree", "heads"):
+            learned(past, *[4, 1] * 60, kind=kind).take_in()
+        known = RequestPolicy(ways, past, 0)
+        usual = {kind: its.expected[4] for kind, its in known.depths.items()}
+        for step in range(10):
+            known.learn(0, DraftTree.chain([1, 2, 3, 4], "model"), list(range(accepted)), 4, step)
+        known.taken_in()
+        assert (known.depths["tree"].expected[4] < usual["tree"]) is harder
+        assert known.depths["heads"].expected[4] == usual["heads"]
 
 
 def test_a_draft_goes_on_as_those_of_its_kind_have_gone_on():

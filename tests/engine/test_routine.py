@@ -365,7 +365,7 @@ def test_steps_that_look_at_instant_drafts_first_write_and_count_the_same(
         look(self, routine, pool)
         drafted = [work.tree for work, _ in self.deciding if len(work.tree)]
         verified.extend("suffix" in tree.drafters for tree in drafted)
-        assert len(self.seats) == (len(drafted) if self.noted else 0)
+        assert len(self.seats) == (len(drafted) if self.heard else 0)
 
     monkeypatch.setattr(engine.policy, "costs", steady_costs)
     monkeypatch.setattr(Policy, "look_first", noted)

@@ -21,7 +21,9 @@ PRIOR_WORTH = 5.0  # observations of earlier requests that are worth one of its 
 FADE = 0.91  # what a request's earlier observations are worth after each new one
 PAST_FADE = 0.998  # the same over all requests
 MOST = 0.98  # acceptance nothing is expected to exceed
-LEAST_LIKE = 0.3  # how much less than usual one depth may make the next one be expected to be accepted
+LEAST_LIKE = 0.05  # how much less likely than usual drafts may be taken to be accepted
+ALIKE = 24.0  # accepted tokens that a text being like others is worth
+SURPRISE = 6.0  # squared deviations from what is usual beyond which that is soon worth little
 STALE_FADE = 0.985  # and for each step in which nothing was observed
 HOPE_STEPS = 12  # steps without a try after which hope reaches another deviation further
 KEPT_TALLIES, KEPT_WORTHS = 16_384, 256  # requests may ask for more shapes of drafts than memory can hold
@@ -75,11 +77,18 @@ class Rate:
         """The mean over all requests, `guess` where there were none."""
         return self.past.mean(guess, 2.0)
 
-    def estimate(self, prior: float) -> tuple[float, float]:
-        """Mean given a prior mean, and its standard deviation: how far it may reasonably be off."""
-        strength = min(2.0 + self.past.tries / PRIOR_WORTH, PRIOR_STRENGTH)
-        mean = self.own.mean(prior, strength)
-        return mean, sqrt(mean * (1.0 - mean) / (self.own.tries + strength + 1.0))
+    @property
+    def strength(self) -> float:
+        """What everything learned before is worth in observations."""
+        return min(2.0 + self.past.tries / PRIOR_WORTH, PRIOR_STRENGTH)
+
+    def estimate(self, prior: float) -> float:
+        """Mean given a prior mean."""
+        return self.own.mean(prior, self.strength)
+
+    def deviation(self, mean: float) -> float:
+        """How far a mean may reasonably be off: its standard deviation."""
+        return sqrt(mean * (1.0 - mean) / (self.own.tries + self.strength + 1.0))
 
 
 @dataclass(slots=True)
@@ -147,6 +156,8 @@ class DepthAcceptance:
         faded_at: The step observations have faded to.
         heard: Outcomes not yet taken in: a decision stands for several steps, and taking in all of them at once takes
             hardly longer than one.
+        kin: The request's other kinds of drafts by the same drafter: where a text is harder than most for one of them
+            it is so for all, and without that one would seem the better for not having been tried there.
     """
 
     def __init__(self, past: Past, kind: tuple, depth: int) -> None:
@@ -156,6 +167,8 @@ class DepthAcceptance:
         self.tried_at, self.faded_at = 0, 0
         self.heard: list[Outcome] = []
         self.known: tuple[list[float], list[tuple[float, float]]] | None = None
+        self.judged: tuple[float, float, float] | None = None
+        self.kin: list[DepthAcceptance] = []
 
     @property
     def rates(self) -> list[Rate]:
@@ -169,7 +182,8 @@ class DepthAcceptance:
     def move(self, kind: tuple) -> None:
         """Start from what requests of another kind have taught; what this one has taught stays."""
         self.take_in()
-        self.kind, self.placed, self.known = kind, None, None
+        self.kind, self.placed = kind, None
+        self.forget()
 
     @property
     def expected(self) -> list[float]:
@@ -187,16 +201,44 @@ class DepthAcceptance:
 
     def estimate(self) -> tuple[list[float], list[tuple[float, float]]]:
         expected, estimates = [0.0], []
-        usual, sure, likeness = UNSEEN, 1.0, 1.0
+        usual, sure, likeness = UNSEEN, 1.0, self.likeness
         for rate in self.rates:
             usual = rate.usual(usual)
-            mean, deviation = rate.estimate(min(usual * likeness, MOST))
-            # Where a text is harder than most at one depth it is so at the next, which is seldom reached.
-            likeness = min(max(mean / usual, LEAST_LIKE), 1.0 / LEAST_LIKE)
+            mean = min(usual * likeness, MOST)
+            deviation = rate.deviation(mean)
             estimates.append((mean, deviation))
             sure *= mean
             expected.append(expected[-1] + sure)
         return expected, estimates
+
+    @property
+    def likeness(self) -> float:
+        """How likely positions are accepted in this text, as a multiple of what is usual: by what became of its drafts
+        of all kinds, less what luck explains. Texts differ by little and the luck of a few drafts by much; where they
+        do worse or better than luck can make them, the text has changed."""
+        hits, expected, variance = map(sum, zip(*[its.evidence for its in (self, *self.kin)], strict=True))
+        if not variance:
+            return 1.0
+        luck = ALIKE / max(1.0, (hits - expected) ** 2 / (SURPRISE * variance)) ** 2
+        return min(max((hits + luck) / (expected + luck), LEAST_LIKE), 1.0 / LEAST_LIKE)
+
+    @property
+    def evidence(self) -> tuple[float, float, float]:
+        """Accepted tokens of the request's own drafts, how many were to be expected, and the variance of that."""
+        if self.judged is None:
+            self.judged = self.judge()
+        return self.judged
+
+    def judge(self) -> tuple[float, float, float]:
+        if not self.own or not self.own[0].tries:
+            return 0.0, 0.0, 0.0
+        usual, hits, expected, variance = UNSEEN, 0.0, 0.0, 0.0
+        for rate in self.rates:
+            usual = rate.usual(usual)
+            hits += rate.own.hits
+            expected += rate.own.tries * usual
+            variance += rate.own.tries * usual * (1.0 - usual)
+        return hits, expected, variance
 
     def hoped(self, depth: int, step: int) -> float:
         """Accepted tokens of a draft of `depth` as far up as they may reasonably be in the request's step `step`.
@@ -237,7 +279,14 @@ class DepthAcceptance:
                     hits, tries = hits + hit, tries + 1.0
                     rate.past.add(hit, PAST_FADE)
             rate.own.hits, rate.own.tries = hits, tries
-        self.heard, self.known = [], None
+        self.heard = []
+        self.forget()
+
+    def forget(self) -> None:
+        """What was estimated is so no more, here and of its kin."""
+        self.known = self.judged = None
+        for kin in self.kin:
+            kin.known = None
 
     def let_fade(self, step: int) -> None:
         """Trust the request's own observations less the longer ago they were made."""
@@ -246,7 +295,7 @@ class DepthAcceptance:
         if factor < 1.0:
             for own in self.own:
                 own.fade(factor)
-            self.known = None
+            self.forget()
 
     def fade_to(self, step: int) -> float:
         """What earlier observations are worth in `step` by the time since alone; they are to be faded by as much."""
@@ -276,7 +325,7 @@ class ChanceAcceptance:
     @property
     def onward(self) -> float:
         """How likely one of the nodes below an accepted one is accepted, too."""
-        return self.going_on.estimate(self.going_on.usual(UNSEEN))[0]
+        return self.going_on.estimate(self.going_on.usual(UNSEEN))
 
     @cached_property
     def rates_at(self) -> list[list[Rate]]:
@@ -313,7 +362,7 @@ class ChanceAcceptance:
 
     def estimate(self, level: int, later: bool) -> float:
         rate = self.rates_at[later][level]
-        known = self.known[later][level] = rate.estimate(rate.usual(CHANCE_CENTRES[level]))[0]
+        known = self.known[later][level] = rate.estimate(rate.usual(CHANCE_CENTRES[level]))
         return known
 
     def learn(self, tree: DraftTree, accepted: Set[int]) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 SWEEPS = 2
-NEAR, FEW = 8, 4  # rows
+NEAR, FEW = 8, 8  # rows
 MARGIN = 0.06  # tokens that a draft must gain beyond its cost: estimates are not better than that
 MARGIN_BESIDE = 0.1  # the same beside others: some then end sooner, and the rest share their steps with fewer
 

@@ -88,6 +88,9 @@ class RequestPolicy:
                 _, longest = self.lengths[way.kind] = min(alike, key=LENGTH), max(alike, key=LENGTH)
                 self.depths[way.kind] = DepthAcceptance(self.past, self.like(way.kind), longest.depth)
                 self.chances[way.kind] = ChanceAcceptance(self.past, (self.temperature_class, way.kind))
+        for kind, owner in {way.kind: way.owner for way in self.ways}.items():
+            others = {way.kind for way in self.ways if way.owner == owner} - {kind}
+            self.depths[kind].kin = [self.depths[other] for other in sorted(others)]
         self.sort_ways()
         if self.fixed:
             self.base = self.plan(0, self.ways[0].depth)
@@ -325,12 +328,12 @@ class RequestPolicy:
         """All that was to be learned for now has been: tell others, and forget the plans that stood on less."""
         if not self.taught:
             return
-        for place, drafts in self.taught.items() if self.crowd else ():
+        for place, drafts in self.taught.items():
             shape = self.shape(self.ways[place])
             weight = 1.0 - (1.0 - PAST_FOLLOW) ** drafts
             self.past.rows[shape] = followed(self.past.rows.get(shape), self.rows[place], weight)
-        kinds = {self.ways[place].kind for place in self.taught}
-        self.plans = {key: plans for key, plans in self.plans.items() if self.ways[key[0]].kind not in kinds}
+        owners = {self.ways[place].owner for place in self.taught}
+        self.plans = {key: plans for key, plans in self.plans.items() if self.ways[key[0]].owner not in owners}
         self.taught = {}
 
     def finish(self) -> None:
