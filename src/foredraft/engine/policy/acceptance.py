@@ -194,7 +194,8 @@ class DepthAcceptance:
     def estimated(self) -> tuple[list[float], list[tuple[float, float]]]:
         """The same, and each depth's mean rate and its standard deviation: computed when asked for, seldomer than
         something is learned."""
-        self.take_in()
+        for its in (self, *self.kin):
+            its.take_in()
         if self.known is None:
             self.known = self.estimate()
         return self.known
