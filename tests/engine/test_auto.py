@@ -166,7 +166,7 @@ def test_statistics_say_what_was_chosen_and_what_it_gained(steady: Engine):
     statistics = output.statistics
     assert sum(statistics.choices.values()) == statistics.rounds
     assert statistics.speed_up > 0
-    for _ in range(20):  # an experiment waits for a step without instant drafts, and for time that may be spent on it
+    for _ in range(100):  # an experiment waits for a step without instant drafts, and for time that may be spent on it
         if not steady.policy.report()["experiments"]:
             steady.generate(PROMPTS * 3, GREEDY, AUTO)
     report = steady.policy.report()

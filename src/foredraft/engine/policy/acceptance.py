@@ -2,7 +2,7 @@
 
 A rate is a Beta posterior. Its prior comes from all requests of the same class (see `RequestPolicy`), worth a few
 observations only, since texts differ; a request's own observations fade, so that a change of text shows within a few
-dozen steps.
+dozen steps. What one shape of a drafter's drafts has met says how hard the text is for the others.
 """
 
 from bisect import bisect_right
@@ -10,6 +10,7 @@ from collections.abc import Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import log, sqrt
+from operator import itemgetter
 from typing import NamedTuple
 
 from foredraft.core.draft_tree import ROOT, DraftTree
@@ -21,9 +22,8 @@ PRIOR_WORTH = 5.0  # observations of earlier requests that are worth one of its 
 FADE = 0.91  # what a request's earlier observations are worth after each new one
 PAST_FADE = 0.998  # the same over all requests
 MOST = 0.98  # acceptance nothing is expected to exceed
-LEAST_LIKE = 0.05  # how much less likely than usual drafts may be taken to be accepted
-ALIKE = 24.0  # accepted tokens that a text being like others is worth
-SURPRISE = 6.0  # squared deviations from what is usual beyond which that is soon worth little
+LEAST_LIKE = 0.3  # how much less than usual one depth may make the next one be expected to be accepted
+ALIKE = 4.0  # accepted tokens that a text being like others is worth, for a kind of drafts that others speak for
 STALE_FADE = 0.985  # and for each step in which nothing was observed
 HOPE_STEPS = 12  # steps without a try after which hope reaches another deviation further
 KEPT_TALLIES, KEPT_WORTHS = 16_384, 256  # requests may ask for more shapes of drafts than memory can hold
@@ -77,18 +77,11 @@ class Rate:
         """The mean over all requests, `guess` where there were none."""
         return self.past.mean(guess, 2.0)
 
-    @property
-    def strength(self) -> float:
-        """What everything learned before is worth in observations."""
-        return min(2.0 + self.past.tries / PRIOR_WORTH, PRIOR_STRENGTH)
-
-    def estimate(self, prior: float) -> float:
-        """Mean given a prior mean."""
-        return self.own.mean(prior, self.strength)
-
-    def deviation(self, mean: float) -> float:
-        """How far a mean may reasonably be off: its standard deviation."""
-        return sqrt(mean * (1.0 - mean) / (self.own.tries + self.strength + 1.0))
+    def estimate(self, prior: float) -> tuple[float, float]:
+        """Mean given a prior mean, and its standard deviation: how far it may reasonably be off."""
+        strength = min(2.0 + self.past.tries / PRIOR_WORTH, PRIOR_STRENGTH)
+        mean = self.own.mean(prior, strength)
+        return mean, sqrt(mean * (1.0 - mean) / (self.own.tries + strength + 1.0))
 
 
 @dataclass(slots=True)
@@ -156,6 +149,8 @@ class DepthAcceptance:
         faded_at: The step observations have faded to.
         heard: Outcomes not yet taken in: a decision stands for several steps, and taking in all of them at once takes
             hardly longer than one.
+        known: What was last estimated; none where something was learned since.
+        judged: The evidence for how much this text is like others; none likewise.
         kin: The request's other kinds of drafts by the same drafter: where a text is harder than most for one of them
             it is so for all, and without that one would seem the better for not having been tried there.
     """
@@ -167,7 +162,7 @@ class DepthAcceptance:
         self.tried_at, self.faded_at = 0, 0
         self.heard: list[Outcome] = []
         self.known: tuple[list[float], list[tuple[float, float]]] | None = None
-        self.judged: tuple[float, float, float] | None = None
+        self.judged: tuple[float, float] | None = None
         self.kin: list[DepthAcceptance] = []
 
     @property
@@ -205,8 +200,9 @@ class DepthAcceptance:
         usual, sure, likeness = UNSEEN, 1.0, self.likeness
         for rate in self.rates:
             usual = rate.usual(usual)
-            mean = min(usual * likeness, MOST)
-            deviation = rate.deviation(mean)
+            mean, deviation = rate.estimate(min(usual * likeness, MOST))
+            # Where a text is harder than most at one depth it is so at the next, which is seldom reached.
+            likeness = bounded(mean / usual)
             estimates.append((mean, deviation))
             sure *= mean
             expected.append(expected[-1] + sure)
@@ -214,32 +210,26 @@ class DepthAcceptance:
 
     @property
     def likeness(self) -> float:
-        """How likely positions are accepted in this text, as a multiple of what is usual: by what became of its drafts
-        of all kinds, less what luck explains. Texts differ by little and the luck of a few drafts by much; where they
-        do worse or better than luck can make them, the text has changed."""
-        hits, expected, variance = map(sum, zip(*[its.evidence for its in (self, *self.kin)], strict=True))
-        if not variance:
-            return 1.0
-        luck = ALIKE / max(1.0, (hits - expected) ** 2 / (SURPRISE * variance)) ** 2
-        return min(max((hits + luck) / (expected + luck), LEAST_LIKE), 1.0 / LEAST_LIKE)
+        """How likely positions are accepted in this text, as a multiple of what is usual, by that one of its kin that
+        was tried most of late."""
+        hits, expected = max((kin.evidence for kin in self.kin), key=itemgetter(1), default=(0.0, 0.0))
+        return bounded((hits + ALIKE) / (expected + ALIKE))
 
     @property
-    def evidence(self) -> tuple[float, float, float]:
-        """Accepted tokens of the request's own drafts, how many were to be expected, and the variance of that."""
+    def evidence(self) -> tuple[float, float]:
+        """Accepted tokens of the request's own drafts, and how many were to be expected."""
         if self.judged is None:
-            self.judged = self.judge()
+            self.judged = self.judge() if self.own and self.own[0].tries else (0.0, 0.0)
         return self.judged
 
-    def judge(self) -> tuple[float, float, float]:
-        if not self.own or not self.own[0].tries:
-            return 0.0, 0.0, 0.0
-        usual, hits, expected, variance = UNSEEN, 0.0, 0.0, 0.0
+    def judge(self) -> tuple[float, float]:
+        """The evidence, computed again."""
+        usual, hits, expected = UNSEEN, 0.0, 0.0
         for rate in self.rates:
             usual = rate.usual(usual)
             hits += rate.own.hits
             expected += rate.own.tries * usual
-            variance += rate.own.tries * usual * (1.0 - usual)
-        return hits, expected, variance
+        return hits, expected
 
     def hoped(self, depth: int, step: int) -> float:
         """Accepted tokens of a draft of `depth` as far up as they may reasonably be in the request's step `step`.
@@ -304,6 +294,10 @@ class DepthAcceptance:
         return STALE_FADE**idle
 
 
+def bounded(likeness: float) -> float:
+    return min(max(likeness, LEAST_LIKE), 1.0 / LEAST_LIKE)
+
+
 class ChanceAcceptance:
     """What a drafter's own estimates are worth: acceptance by stated chance, of the root's children and of others.
 
@@ -326,7 +320,7 @@ class ChanceAcceptance:
     @property
     def onward(self) -> float:
         """How likely one of the nodes below an accepted one is accepted, too."""
-        return self.going_on.estimate(self.going_on.usual(UNSEEN))
+        return self.going_on.estimate(self.going_on.usual(UNSEEN))[0]
 
     @cached_property
     def rates_at(self) -> list[list[Rate]]:
@@ -363,7 +357,7 @@ class ChanceAcceptance:
 
     def estimate(self, level: int, later: bool) -> float:
         rate = self.rates_at[later][level]
-        known = self.known[later][level] = rate.estimate(rate.usual(CHANCE_CENTRES[level]))
+        known = self.known[later][level] = rate.estimate(rate.usual(CHANCE_CENTRES[level]))[0]
         return known
 
     def learn(self, tree: DraftTree, accepted: Set[int]) -> None:

@@ -328,7 +328,7 @@ class RequestPolicy:
         """All that was to be learned for now has been: tell others, and forget the plans that stood on less."""
         if not self.taught:
             return
-        for place, drafts in self.taught.items():
+        for place, drafts in self.taught.items() if self.crowd else ():
             shape = self.shape(self.ways[place])
             weight = 1.0 - (1.0 - PAST_FOLLOW) ** drafts
             self.past.rows[shape] = followed(self.past.rows.get(shape), self.rows[place], weight)
