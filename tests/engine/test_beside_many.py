@@ -139,7 +139,7 @@ def test_who_comes_takes_part_in_the_last_decision():
     policy.standing.values, policy.seats = values(seats), seats
     policy.standing.held = {its.known for its in seats[:3]}
     seats[3].known.depths["model"].learn(4, 4, 1)
-    policy.admit()
+    policy.standing.admit(policy.seats, policy.costs.reading_seconds)
     assert seats[3].known.base.label == MODEL.label and seats[3].known in policy.standing.held
     assert seats[0].known.base is NOTHING  # it was decided about
 

@@ -34,7 +34,7 @@ from foredraft.engine.policy.live_costs import LiveCosts, rough_costs, size_clas
 from foredraft.engine.policy.policy import Policy
 from foredraft.engine.policy.request_policy import ASK_LAST, RequestPolicy
 from foredraft.engine.policy.routine import Routine
-from foredraft.engine.policy.seat import CUTTING, Offer, Seat
+from foredraft.engine.policy.seat import CUTTING, Offer, Seat, best_together
 from foredraft.engine.policy.shortlist import shortlist
 from foredraft.engine.policy.standing import Standing
 from foredraft.engine.policy.trimming import best_nodes, path_rates, worthwhile
@@ -792,7 +792,7 @@ def test_who_has_an_instant_draft_decides_with_the_others(offered, labels):
     policy.seats = seats_between(2.0, *offered)
     bases = [seat.known.base for seat in policy.seats]
     policy.standing.values = Values(bases, rate_of(bases, prices), prices)
-    assert [plan.label for plan in policy.best_together(prices)] == labels
+    assert [plan.label for plan in best_together(policy.seats, policy.standing.values, prices)] == labels
 
 
 def test_a_request_without_a_choice_keeps_its_drafter_whatever_the_others_have():
@@ -801,7 +801,7 @@ def test_a_request_without_a_choice_keeps_its_drafter_whatever_the_others_have()
     fixed = policy.seats[2].known.base = Plan("b", 0.01, 0.01, 1, 0, fixed=True)
     bases = [seat.known.base for seat in policy.seats]
     policy.standing.values = Values(bases, rate_of(bases, prices), prices)
-    assert policy.best_together(prices)[2] is fixed
+    assert best_together(policy.seats, policy.standing.values, prices)[2] is fixed
     assert policy.seats[2].best(policy.standing.values) == (fixed, fixed, fixed)
 
 

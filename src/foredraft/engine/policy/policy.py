@@ -8,7 +8,7 @@ from foredraft.core.draft_tree import NO_DRAFT, DraftTree
 from foredraft.core.outcome import SpeculationStatistics
 from foredraft.core.request import Request
 from foredraft.engine import step
-from foredraft.engine.policy.allocation import PLAIN, Plan, soundest
+from foredraft.engine.policy.allocation import PLAIN, Plan
 from foredraft.engine.policy.cutting import Cutting
 from foredraft.engine.policy.decision import VAIN, Decider, Experiment, StepPrices, within
 from foredraft.engine.policy.experience import Experience
@@ -18,7 +18,15 @@ from foredraft.engine.policy.lesson import Call, Lesson, mean_context, prices_of
 from foredraft.engine.policy.live_costs import LiveCosts, sort_of
 from foredraft.engine.policy.request_policy import RequestPolicy, drafted
 from foredraft.engine.policy.routine import Pair, Routine, callers, orders_at, routine_of, seats_at
-from foredraft.engine.policy.seat import CROWD_EDGES, Seat, crowd_class, depth_of, temperature_class
+from foredraft.engine.policy.seat import (
+    CROWD_EDGES,
+    Seat,
+    best_together,
+    crowd_class,
+    depth_of,
+    place_drafts,
+    temperature_class,
+)
 from foredraft.engine.policy.shortlist import Shortlists
 from foredraft.engine.policy.standing import Standing
 from foredraft.engine.policy.ways_taken import PLAIN_LABEL, WaysTaken
@@ -266,11 +274,11 @@ class Policy:
         """Decide, or where the last decision is `held` to look at instant drafts only, ask for the other drafts, and
         leave out what does not pay."""
         if held:
-            self.admit()
+            self.standing.admit(self.seats, self.costs.reading_seconds)
             self.instant.ask_again(self.seats, prices, self.row_price)
             if not any(seat.offers or seat.known.base.place != PLAIN for seat in self.seats):
                 return
-            plans = self.best_together(prices)
+            plans = best_together(self.seats, self.standing.values, prices)
         else:
             self.decide(prices)
             self.instant.settle(self.seats, prices, self.standing.values)
@@ -300,16 +308,7 @@ class Policy:
         nodes their slots."""
         whole = cutting.fresh(fresh, self.standing.values.rate, self.decider.exploration) if fresh else []
         taken = [(seat, seat.offers[seat.place].kept) for seat in self.seats if seat.place in seat.offers]
-        self.place(whole + taken, pool)
-
-    def admit(self) -> None:
-        """Who has come since the last decision takes part in it: the plan that is worth most by its values."""
-        values, held = self.standing.values, self.standing.held
-        for seat in self.seats:
-            if not (seat.known in held or seat.known.fixed or seat.begins):
-                menu = seat.menu(self.costs.reading_seconds, hopeful=False)
-                seat.take(max(menu, key=values.of), menu, values)
-                held.add(seat.known)
+        place_drafts(whole + taken, self.seats, self.draft_rows, pool)
 
     def decide(self, prices: StepPrices) -> None:
         """Choose a way for every request, as if there were no instant drafts."""
@@ -331,29 +330,11 @@ class Policy:
 
     def final(self) -> list[Plan]:
         """What was decided, but for instant drafts worth more, and the experiment if its time has come."""
-        plans = self.best_together(self.standing.prices)
+        plans = best_together(self.seats, self.standing.values, self.standing.prices)
         if self.experiment is not None:
             offered = any(plans[i].place in self.seats[i].offers for i in self.experiment.plans)
             self.experiment = self.decider.timely(self.experiment, plans, self.standing.values, offered=offered)
         return plans if self.experiment is None else self.experiment.applied(plans)
-
-    def best_together(self, prices: StepPrices) -> list[Plan]:
-        """What was decided, but for instant drafts worth more. A call of a drafter takes hardly less where fewer share
-        it: so who has an instant draft goes without the call where most others do, and with it where they do not."""
-        if not any(seat.offers for seat in self.seats):
-            return [seat.known.base for seat in self.seats]
-        apart, called, instant = map(list, zip(*[seat.best(self.standing.values) for seat in self.seats], strict=True))
-        if len(apart) == 1 or len({plan.label is None for plan in apart}) == 1:
-            return apart
-        return soundest([apart, called, instant], prices)
-
-    def place(self, drafts: Sequence[tuple[Seat, DraftTree]], pool: SlotPool) -> None:
-        """Give drafts their slots; one larger than expected goes without where it would break the step's limit."""
-        placed = sum(len(seat.work.tree) for seat in self.seats)
-        for seat, tree in drafts:
-            if seat.known.fixed or placed + len(tree) <= self.draft_rows:
-                step.place_draft(seat.work, tree, pool)
-                placed += len(tree)
 
     def timed(self, seats: Sequence[Seat]) -> list[tuple[Seat, DraftTree]]:
         """Drafts by the ways chosen, one way after the other, each call's time noted."""
@@ -514,10 +495,4 @@ class Policy:
 
     def report(self) -> dict[str, Any]:
         """Choices by way, the estimated speed-up over plain decoding, and what exploration has cost."""
-        exploration = self.decider.exploration
-        return {
-            "choices": dict(self.taken.choices),
-            "speed_up": self.taken.plain_seconds / exploration.busy if exploration.busy else None,
-            "exploration_share": exploration.share,
-            "experiments": exploration.tries,
-        }
+        return self.taken.report(self.decider.exploration)

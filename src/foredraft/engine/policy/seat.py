@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from foredraft.core.draft_tree import ROOT, DraftTree
 from foredraft.core.request import Request
 from foredraft.drafters.growth import Growth
-from foredraft.engine.policy.allocation import MARGIN_BESIDE, NOTHING, PLAIN, Plan, Values
+from foredraft.engine import step
+from foredraft.engine.policy.allocation import MARGIN_BESIDE, NOTHING, PLAIN, Plan, Prices, Values, soundest
 from foredraft.engine.policy.live_costs import LiveCosts, size_class
 from foredraft.engine.policy.request_policy import RequestPolicy
 from foredraft.engine.running import Work
+from foredraft.model.slot_pool import SlotPool
 
 CROWD_EDGES = (1, 7)  # requests
 CUTTING = 1.5e-4  # seconds that a draft takes which has to be weighed and cut in every step: it goes by no routine
@@ -220,6 +222,27 @@ class Seat:
             worth = values.of(offer.plan(place))
             self.known.saw_worth(place, offer.gain, max(0.0, worth - top))
             top = max(top, worth)
+
+
+def best_together(seats: Sequence[Seat], values: Values, prices: Prices) -> list[Plan]:
+    """What was decided, but for instant drafts worth more. A call of a drafter takes hardly less where fewer share it:
+    so who has an instant draft goes without the call where most others do, and with it where they do not."""
+    if not any(seat.offers for seat in seats):
+        return [seat.known.base for seat in seats]
+    apart, called, instant = map(list, zip(*[seat.best(values) for seat in seats], strict=True))
+    if len(apart) == 1 or len({plan.label is None for plan in apart}) == 1:
+        return apart
+    return soundest([apart, called, instant], prices)
+
+
+def place_drafts(drafts: Sequence[tuple[Seat, DraftTree]], seats: Sequence[Seat], most: int, pool: SlotPool) -> None:
+    """Give drafts of some of the `seats` their slots; one larger than expected goes without where it would break the
+    step's limit of `most` nodes."""
+    placed = sum(len(seat.work.tree) for seat in seats)
+    for seat, tree in drafts:
+        if seat.known.fixed or placed + len(tree) <= most:
+            step.place_draft(seat.work, tree, pool)
+            placed += len(tree)
 
 
 def depth_of(work: Work) -> int:

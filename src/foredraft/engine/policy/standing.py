@@ -1,6 +1,6 @@
 """A decision that stands: for whom, for how long, and how to go on by it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 
@@ -9,6 +9,7 @@ from foredraft.engine.policy.decision import StepPrices
 from foredraft.engine.policy.holding import HOLD_IDLE, HOLD_STEPS, HOLD_WEIGHED, MANY
 from foredraft.engine.policy.request_policy import RequestPolicy
 from foredraft.engine.policy.routine import Pair, Routine
+from foredraft.engine.policy.seat import Seat
 
 SAME_SHARE = 0.5  # of the requests that must have been there when it was made
 TEACHES = (4, 8, 8)  # of so many steps that a decision stands for one is learned from in full, by crowd
@@ -71,6 +72,15 @@ class Standing:
     def renew(self, known: set[RequestPolicy], values: Values, most: int) -> None:
         """Another decision about `known`, which stands for so many further steps at `most`."""
         self.held, self.values, self.steps, self.most = known, values, 0, most
+
+    def admit(self, seats: Sequence[Seat], reading: Callable[[str, int], float]) -> None:
+        """Those of `seats` who have come since take part: by the plan that is worth most by its values; `reading` as in
+        `Seat.menu`."""
+        for seat in seats:
+            if not (seat.known in self.held or seat.known.fixed or seat.begins):
+                menu = seat.menu(reading, hopeful=False)
+                seat.take(max(menu, key=self.values.of), menu, self.values)
+                self.held.add(seat.known)
 
     def drop(self) -> None:
         """Nothing is decided any more."""

@@ -3,8 +3,10 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from foredraft.core.outcome import SpeculationStatistics
+from foredraft.engine.policy.exploration import Exploration
 from foredraft.engine.running import Work
 
 PLAIN_LABEL, OTHER_LABEL = "plain", "other"
@@ -39,3 +41,12 @@ class WaysTaken:
     def note_plain(self, statistics: SpeculationStatistics, seconds: float) -> None:
         statistics.plain_seconds += seconds
         self.plain_seconds += seconds
+
+    def report(self, exploration: Exploration) -> dict[str, Any]:
+        """Choices by way, the estimated speed-up over plain decoding, and what `exploration` has cost."""
+        return {
+            "choices": dict(self.choices),
+            "speed_up": self.plain_seconds / exploration.busy if exploration.busy else None,
+            "exploration_share": exploration.share,
+            "experiments": exploration.tries,
+        }
