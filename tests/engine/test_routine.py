@@ -313,6 +313,19 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RequestPolicy, "settle", looks)
 
 
+@pytest.fixture
+def heard(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The way of every draft that a request has learned from."""
+    learn, ways = RequestPolicy.learn, []
+
+    def counted(self, place, *arguments, **named):
+        ways.append(place)
+        learn(self, place, *arguments, **named)
+
+    monkeypatch.setattr(RequestPolicy, "learn", counted)
+    return ways
+
+
 @pytest.mark.usefixtures("chains")
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("prompts", [PROMPTS[:1], PROMPTS])
@@ -320,26 +333,21 @@ def test_steps_by_routine_write_count_and_teach_the_same(
     engine: Engine,
     steady_costs: LiveCosts,
     monkeypatch: pytest.MonkeyPatch,
+    heard: list[int],
     prompts: list[list[int]],
     temperature: float,
 ):
     params = SamplingParams(max_new_tokens=40, temperature=temperature, seed=3, ignore_eos=True)
     plain = [output.token_ids for output in engine.generate(prompts, params, OFF)]
-    draft, learn, routine, heard = Policy.go_on, RequestPolicy.learn, 0, 0
+    draft, routine = Policy.go_on, 0
 
     def go_on(self, pool, *, steady):
         nonlocal routine
         draft(self, pool, steady=steady)
         routine += self.by_routine and bool(self.seats)
 
-    def counted(self, *arguments, **named):
-        nonlocal heard
-        heard += 1
-        learn(self, *arguments, **named)
-
     monkeypatch.setattr(engine.policy, "costs", steady_costs)
     monkeypatch.setattr(Policy, "go_on", go_on)
-    monkeypatch.setattr(RequestPolicy, "learn", counted)
     outputs = engine.generate(prompts, params, AUTO)
     assert [output.token_ids for output in outputs] == plain
     for output in outputs:
@@ -348,7 +356,7 @@ def test_steps_by_routine_write_count_and_teach_the_same(
     drafted = sum(
         count for output in outputs for way, count in output.statistics.choices.items() if way.startswith("draft_model")
     )
-    assert routine > 2 and (heard == drafted if len(prompts) == 1 else 0 < heard < drafted)
+    assert routine > 2 and (len(heard) == drafted if len(prompts) == 1 else 0 < len(heard) < drafted)
 
 
 @pytest.mark.usefixtures("chains", "looks")
@@ -382,11 +390,11 @@ def test_steps_that_look_at_instant_drafts_first_write_and_count_the_same(
 @pytest.mark.usefixtures("chains")
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_steps_that_weigh_the_only_request_write_and_count_the_same(
-    engine: Engine, steady_costs: LiveCosts, monkeypatch: pytest.MonkeyPatch, temperature: float
+    engine: Engine, steady_costs: LiveCosts, monkeypatch: pytest.MonkeyPatch, heard: list[int], temperature: float
 ):
     params = SamplingParams(max_new_tokens=64, temperature=temperature, seed=4, ignore_eos=True)
     [plain] = engine.generate([PROMPTS[0] * 8], params, OFF)
-    weigh, ways, heard = Policy.weigh_alone, [], 0
+    weigh, ways = Policy.weigh_alone, []
     monkeypatch.setattr(RequestPolicy, "first_beside", lambda self, base: None)
 
     def counted(self, routine, pool):
@@ -396,23 +404,15 @@ def test_steps_that_weigh_the_only_request_write_and_count_the_same(
         assert len(self.seats) <= 1 and len(work.tree) <= self.draft_rows
         ways.extend(known.ways[its.place].owner.split()[0] for its in self.seats)
 
-    learn = RequestPolicy.learn
-
-    def learned(self, *arguments, **named):
-        nonlocal heard
-        heard += 1
-        learn(self, *arguments, **named)
-
     monkeypatch.setattr(engine.policy, "costs", steady_costs)
     monkeypatch.setattr(Policy, "weigh_alone", counted)
-    monkeypatch.setattr(RequestPolicy, "learn", learned)
     with engine.cold():
         [output] = engine.generate([PROMPTS[0] * 8], params, THREE)
     assert output.token_ids == plain.token_ids
     choices = output.statistics.choices
     assert sum(choices.values()) == output.statistics.rounds
     assert "draft_model" in ways and len({*ways}) > 1
-    assert heard == sum(count for way, count in choices.items() if way.startswith("draft_model"))
+    assert len(heard) == sum(count for way, count in choices.items() if way.startswith("draft_model"))
     for name in {*ways}:
         assert ways.count(name) <= sum(count for way, count in choices.items() if way.startswith(name))
 

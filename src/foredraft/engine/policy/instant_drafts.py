@@ -47,12 +47,6 @@ class InstantDrafts:
         for label, group in standing.items():
             self.take(label, [(seat, place) for seat, place in group if seat.lacks(place)], prices, row_price)
 
-    def ask_alone(self, seat: Seat, prices: StepPrices) -> None:
-        """As `ask_again` for the only request."""
-        for place in seat.known.standing:
-            if seat.lacks(place):
-                self.take(seat.known.ways[place].label, [(seat, place)], prices, None)
-
     def take(self, label: str, orders: Sequence[tuple[Seat, int]], prices: StepPrices, row_price: float | None) -> None:
         if not orders:
             return

@@ -224,7 +224,7 @@ class Policy:
         what does not pay."""
         [(work, its)] = self.deciding
         seat, fresh = Seat(work, its, depth_of(work), step=its.steps), []
-        self.instant.ask_alone(seat, self.standing.prices)
+        self.instant.ask_again([seat], self.standing.prices, None)
         seat.place = seat.best(self.standing.values)[0].place
         if seat.place == PLAIN:
             return

@@ -62,7 +62,7 @@ class Routine:
         crowd: Class of how many requests there are.
         prices: Tokens that asking an instant way costs, by label.
         spare: Draft nodes that a step may hold beyond theirs.
-        calls: Whether any way was decided: all of them stop by themselves.
+        calls: Whether any way was decided: all of them stop by themselves, but where it weighs.
         others: Temperatures, by class, of which it is good for whoever comes, too: nobody is drafted for.
         firsts: The instant way that is asked before the way decided, of those who have one.
         weighs: Whether the only request asks any number of instant ways, and its drafts are cut.

@@ -15,7 +15,7 @@ from foredraft.engine.running import Work
 from foredraft.model.slot_pool import SlotPool
 
 CROWD_EDGES = (1, 7)  # requests
-CUTTING = 1.5e-4  # seconds that a draft takes which has to be weighed and cut in every step: it goes by no routine
+CUTTING = 1.5e-4  # seconds that a draft takes which has to be weighed and cut in every step
 
 
 @dataclass(slots=True)
