@@ -27,6 +27,7 @@ def steady_costs(monkeypatch: pytest.MonkeyPatch):
     table = StepCosts(forwards=(ForwardCost(rows=1, requests=1, context=0, seconds=1e-3),), drafts={})
     monkeypatch.setattr(StepCosts, "draft_seconds", lambda *given: 5e-5)
     monkeypatch.setattr(engine, "ready_costs", lambda *given, **named: table)
-    for owner, name in ((LiveCosts, "saw_step"), (LiveCosts, "saw_draft"), (OwnTime, "saw")):
-        monkeypatch.setattr(owner, name, lambda *given, **named: None)
+    for name in ("saw_step", "saw_draft", "saw_reading"):
+        monkeypatch.setattr(LiveCosts, name, lambda *given, **named: None)
+    monkeypatch.setattr(OwnTime, "saw", lambda *given, **named: None)
     return LiveCosts(table)
