@@ -166,7 +166,7 @@ def test_statistics_say_what_was_chosen_and_what_it_gained(steady: Engine):
     statistics = output.statistics
     assert sum(statistics.choices.values()) == statistics.rounds
     assert statistics.speed_up > 0
-    heads = SpeculationConfig(method="auto", drafters="medusa, mtp")  # beside suffix drafts of known texts none is tried
+    heads = SpeculationConfig(method="auto", drafters="medusa, mtp")  # suffix drafts leave nothing to try
     for seed in range(16):  # an experiment waits until there is time that may be spent on it
         if not steady.policy.report()["experiments"]:
             steady.generate(PROMPTS, replace(SEEDED, seed=seed), heads)
