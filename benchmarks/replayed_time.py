@@ -13,6 +13,7 @@ from time import perf_counter
 
 from foredraft import ConfigError, Engine
 from foredraft.core.draft_tree import DraftTree
+from foredraft.core.errors import require
 from foredraft.core.speculation_config import SpeculationConfig
 from foredraft.drafters.drafter import Drafter, DraftTask
 from foredraft.engine.policy.policy import Policy, mean_context, sampling
@@ -23,6 +24,7 @@ from foredraft.model.target import Target
 
 ENOUGH = 5  # observations of one size from which on their median speaks for it
 PARTS = ("steps", "calls", "choices")
+THOUGHTS = ("nothing to choose", "decided", "held", "weighed", "looked first", "by routine")
 CLASSES = 4  # sizes of steps told apart in each doubling of their rows
 Size = tuple[int, ...]
 
@@ -158,6 +160,8 @@ class ReplayedTime:
             own.readings, own.now = dict(record["readings"]), 0.0
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(f"these are no costs to replay: {error}") from None
+        strange = sorted(kind for kind in own.choices.seen if not kind.removeprefix("after ").startswith(THOUGHTS))
+        require(not strange, f"of another version: they count choices as {strange}, which would take no time now")
         return own
 
 
@@ -226,13 +230,14 @@ class ReplayedPolicy(Policy):
     def thought(self) -> str:
         """What the step was thought about, and whether costs are learned from it: so long that takes."""
         standing, routine = self.standing, self.standing.routine
+        nothing, decided, held, weighed, looked, by_routine = THOUGHTS
         if standing.prices is None:
-            return "nothing to choose"
+            return nothing
         if not standing.steps:
-            return "decided"
+            return decided
         if routine is None:
-            return "held"
-        first = "weighed" if routine.weighs else "looked first" if routine.firsts else "by routine"
+            return held
+        first = weighed if routine.weighs else looked if routine.firsts else by_routine
         return f"{first}, learned from" if self.noted else first
 
 

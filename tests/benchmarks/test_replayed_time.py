@@ -77,6 +77,11 @@ def test_what_is_replayed_is_what_was_done(target):
 def test_no_costs_are_refused():
     with pytest.raises(ConfigError, match="no costs to replay"):
         ReplayedTime.from_record({"table": TABLE.record(), "steps": 3})
+    none = {"table": TABLE.record(), "steps": [], "calls": [], "readings": {}}
+    seen = {"seen": ENOUGH, "size": [1], "median": 1e-4}
+    ReplayedTime.from_record(none | {"choices": [{"kind": "after weighed, learned from, plain"} | seen]})
+    with pytest.raises(ConfigError, match="of another version.*not learned, plain"):
+        ReplayedTime.from_record(none | {"choices": [{"kind": "not learned, plain"} | seen]})
 
 
 def test_the_benchmark_of_the_policy_replays(model, tmp_path, capsys):

@@ -417,6 +417,7 @@ WRONG = {
     "suffix": "needs two or more",
     "suffix,,ngram": "needs two or more",
     "suffix, sufix": "'sufix' is not known; did you mean 'suffix'",
+    "suffix, auto": "'auto' chooses among others",
     "suffix, merged": "not another combination such as 'merged'",
     "suffix, cascade:x": "not another combination such as 'cascade'",
     "suffix, ngram, suffix": "names one twice",

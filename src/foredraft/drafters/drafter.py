@@ -11,7 +11,7 @@ from foredraft.core.draft_tree import DraftTree
 from foredraft.core.errors import require
 from foredraft.core.outcome import Verdict
 from foredraft.core.request import Request
-from foredraft.core.speculation_config import SpeculationConfig, unknown
+from foredraft.core.speculation_config import AUTO, SpeculationConfig, unknown
 from foredraft.drafters.growth import FREE, Growth
 from foredraft.drafters.prefix_state import PrefixState
 from foredraft.model.slot_pool import SlotTable
@@ -194,8 +194,9 @@ BUILT_IN = {  # where each registers itself
 
 
 def make_drafter(config: SpeculationConfig, target: Target) -> Drafter:
-    """The drafter `config.method` names. Raises `ConfigError` for an unknown one."""
+    """The drafter `config.method` names. Raises `ConfigError` for an unknown one, and for auto among others."""
     if config.method in BUILT_IN:
         import_module(f"foredraft.drafters.{BUILT_IN[config.method]}")
-    require(config.method in registry, unknown("drafter", config.method, {*BUILT_IN, *registry}))
+    require(config.method != AUTO, "drafter 'auto' chooses among others and cannot be one of them; name methods")
+    require(config.method in registry, unknown("drafter", config.method, {AUTO, *BUILT_IN, *registry}))
     return registry[config.method](config, target)
