@@ -1,6 +1,6 @@
 """`auto` against every fixed setting: tokens a second by workload, requests in flight and temperature, and verdicts.
 
-    python benchmarks/policy.py --output docs/results/policy-amx.json
+    python benchmarks/policy.py --output docs/results/policy-cpu.json
 
 A cell is a workload, a number of requests in flight and a temperature. Every contestant writes the same requests of a
 cell, so many in flight and the next one begun when one has ended, as in a server; after a few for each one in flight
