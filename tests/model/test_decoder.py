@@ -3,16 +3,15 @@
 import pytest
 import torch
 from packed_sequence import PackedSequence, step, take_in_runs
-from tiny_models import load_packed, save_tiny, tiny_config
+from tiny_models import load_packed, needs_packed, save_tiny, tiny_config
 
 from foredraft.core.draft_tree import DraftTree
 from foredraft.core.plan_builder import build_plan
 from foredraft.model import packed_model
 from foredraft.model.decoder import Decoder
-from foredraft.model.packed_weights import packing_available
 from foredraft.model.slot_pool import SlotPool
 
-pytestmark = pytest.mark.skipif(not packing_available(torch.float32), reason="oneDNN packs no weights here")
+pytestmark = needs_packed(torch.float32)
 
 SCALED_QUERIES = {
     "rope_type": "default",
@@ -48,7 +47,7 @@ def test_a_difference_far_into_the_context_is_found(tmp_path, monkeypatch):
     assert load_packed(folder).decoder is not None  # the queries are scaled from position 32 on
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=needs_packed(torch.bfloat16))])
 @pytest.mark.parametrize("kind", ["llama", "qwen3", "mistral"])
 def test_same_bits_as_the_modules(kind, dtype, tmp_path):
     model = load_packed(save_tiny(tiny_config(kind), tmp_path), dtype)

@@ -4,15 +4,15 @@ import copy
 
 import pytest
 import torch
-from tiny_models import load_packed, save_tiny, tiny_config
+from tiny_models import load_packed, needs_packed, save_tiny, tiny_config
 from torch import nn
 
 from foredraft.model import devices, packed_model
-from foredraft.model.packed_weights import FusedFollower, FusedLead, PackedLinear, pack, packing_available
+from foredraft.model.packed_weights import FusedFollower, FusedLead, PackedLinear, pack
 
-needs_packing = pytest.mark.skipif(not packing_available(torch.float32), reason="oneDNN packs no weights here")
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
-both_dtypes = pytest.mark.parametrize("dtype", list(TOLERANCE))
+needs_packing = needs_packed(torch.float32)
+both_dtypes = pytest.mark.parametrize("dtype", [pytest.param(dtype, marks=needs_packed(dtype)) for dtype in TOLERANCE])
 
 
 class Attention(nn.Module):
@@ -41,7 +41,6 @@ def assert_same(got: torch.Tensor, wanted: torch.Tensor) -> None:
     torch.testing.assert_close(got, wanted, rtol=tolerance, atol=tolerance)
 
 
-@needs_packing
 @both_dtypes
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("shape", [(1, 1, 32), (1, 7, 32), (40, 32), (2, 3, 32)])
@@ -55,7 +54,6 @@ def test_packed_equals_plain(dtype, bias, shape):
     assert_same(packed.o_proj(y), plain.o_proj(y))
 
 
-@needs_packing
 @both_dtypes
 def test_follower_given_another_tensor_computes_anew(dtype):
     plain, packed = made(dtype)

@@ -2,12 +2,14 @@
 
 from pathlib import Path
 
+import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
 
 from foredraft.model.devices import find_device
 from foredraft.model.loading import find_checkpoint
 from foredraft.model.packed_model import PackedModel, load_packed_model
+from foredraft.model.packed_weights import packing_available
 
 VOCABULARY = 96
 SIZES = {
@@ -66,6 +68,11 @@ ARCHITECTURES: dict[str, dict] = {
     "smollm3": {"use_sliding_window": True, "sliding_window": 4, "no_rope_layers": [1, 0, 1], "layer_types": LOCAL},
     "granite": {"attention_multiplier": 0.3, "embedding_multiplier": 2.0, "logits_scaling": 2.0},
 }
+
+
+def needs_packed(dtype: torch.dtype) -> pytest.MarkDecorator:
+    """Skips where oneDNN packs no weights of `dtype`: with AVX2 alone, say, it packs fp32 but not bf16."""
+    return pytest.mark.skipif(not packing_available(dtype), reason=f"oneDNN packs no {dtype} weights on this CPU")
 
 
 def tiny_config(kind: str, **overrides) -> PretrainedConfig:
