@@ -199,12 +199,12 @@ std::optional<Numbers> run(PyProgram &self, const PyCache *cache, const Numbers 
 
 // (longest path, rows of a level, nodes kept, context, first slot or -1, slots of context and pending tokens or None,
 // pending tokens, slots for drafted rows, divisor, keys of the noise, least log-chance, candour, cost of a row and of
-// a run, chance of another token)
+// a run, chance of another token, what chains pay together or nothing)
 Draft draft_of(nb::handle entry, Tensors &alive) {
     const nb::tuple parts = nb::cast<nb::tuple>(entry);
-    require(parts.size() == 15, "a draft is depth, width, nodes, context, first slot, slots, pending tokens, slots for "
+    require(parts.size() == 16, "a draft is depth, width, nodes, context, first slot, slots, pending tokens, slots for "
                                 "drafted rows, divisor, keys, least log-chance, candour, the costs of a row and a run and "
-                                "the chance of another token");
+                                "the chance of another token and what chains pay together");
     Draft draft{};
     draft.depth = nb::cast<int>(parts[0]);
     draft.width = nb::cast<int>(parts[1]);
@@ -220,6 +220,7 @@ Draft draft_of(nb::handle entry, Tensors &alive) {
     draft.row = nb::cast<double>(parts[12]);
     draft.run = nb::cast<double>(parts[13]);
     draft.onward = nb::cast<double>(parts[14]);
+    draft.together = {nb::cast<std::vector<double>>(parts[15]), draft.run};
     draft.list = slots_of(parts[5], draft.first, draft.context, std::int64_t(draft.pending.size()), alive);
     return draft;
 }

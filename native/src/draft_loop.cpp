@@ -144,6 +144,11 @@ void check_draft(const Draft &draft) {
     require(draft.divisor > 0, "a divisor must be above 0");
     require(draft.least <= 0, "a log-chance is not above 0");
     require(draft.candour > 0 && draft.row >= 0 && draft.run >= 0, "rows and runs cost no less than nothing");
+    const auto &steps = draft.together.steps;
+    require(steps.empty() || (steps.size() > 1 && draft.width == 1), "chains pay together, for no nodes and for some");
+    require(std::all_of(steps.begin(), steps.end(), [](double cost) { return cost >= 0; }) &&
+                std::is_sorted(steps.begin(), steps.end()),
+            "steps cost no less than nothing, and no less than with fewer nodes");
     require(draft.onward > 0 && draft.onward <= 1, "how likely another token is accepted is a chance above 0");
 }
 
@@ -158,7 +163,9 @@ class Levels {
         for (Draft &draft : drafts) {
             check_draft(draft);
             going_.push_back(&draft);
+            if (draft.together.steps.size() > together_.steps.size()) together_ = draft.together;
         }
+        all_ = going_;
     }
 
     void draft() {
@@ -178,6 +185,7 @@ class Levels {
             const std::vector<char> entered = handed_on(next.from);
             run(next, entered.data(), order_.skipped);
         }
+        if (!together_.steps.empty()) cut();
     }
 
   private:
@@ -220,7 +228,8 @@ class Levels {
                 Grower::hang(*parent, int(parent - parents_.begin()));
             Grower::advance(*draft, fresh);
         }
-        stop();
+        if (together_.steps.empty()) stop();
+        else stop_chains();
         for (Draft *draft : going_)
             for (int node : draft->frontier) draft->nodes[node].place = draft->placed++;
         going_.erase(std::remove_if(going_.begin(), going_.end(), [](Draft *draft) { return draft->frontier.empty(); }),
@@ -238,6 +247,33 @@ class Levels {
             for (Draft *draft : going_) draft->frontier.clear();
     }
 
+    // The same of chains that pay together: some may go on where others do not.
+    void stop_chains() {
+        int nodes = 0;
+        for (const Draft *draft : all_) nodes += int(draft->nodes.size());
+        std::vector<Draft *> growing;
+        std::vector<End> ends;
+        for (Draft *draft : going_) {
+            if (draft->frontier.empty()) continue;
+            const int node = draft->frontier[0];
+            growing.push_back(draft);
+            const double onward = draft->onward;
+            ends.push_back({onward * draft->chance_of(node), onward, draft->depth - draft->nodes[node].depth});
+        }
+        const std::vector<char> goes = worth_growing(ends, nodes, together_);
+        for (std::size_t i = 0; i < growing.size(); i++)
+            if (!goes[i]) growing[i]->frontier.clear();
+    }
+
+    // What is not worth verifying beside all that has been drafted is not kept.
+    void cut() {
+        std::vector<double> chances;
+        for (const Draft *draft : all_)
+            for (int node = 0; node < int(draft->nodes.size()); node++) chances.push_back(draft->chance_of(node));
+        const double least = least_worth_a_row(std::move(chances), together_);
+        for (Draft *draft : all_) draft->row = std::max(draft->row, least);
+    }
+
     // What the rows `from` of the level just run hand on.
     std::vector<char> handed_on(const std::vector<int> &from) const {
         const std::size_t width = bytes_ * later_.output;
@@ -252,7 +288,8 @@ class Levels {
     const Demands first_, later_;
     const std::size_t bytes_;
     Grower grower_;
-    std::vector<Draft *> going_;
+    std::vector<Draft *> all_, going_;
+    Costs together_;
     std::vector<Parent> parents_;  // of the rows of a level
     std::vector<char> logits_, handed_;
 };

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "growth.hpp"
 #include "program.hpp"
 
 namespace foredraft {
@@ -34,6 +35,7 @@ struct Draft {
     double least;                       // log-chance below which a token is the last of its chain
     double candour, row, run;           // what nodes are worth and cost, in tokens: `worth_of` and `Levels::stop`
     double onward;                      // how likely a token behind one that is accepted is accepted, too
+    Costs together;                     // what chains that share the call pay together, instead of a row each
 
     std::vector<Drafted> nodes;  // all that was drafted, parents before children
     std::vector<int> frontier;   // nodes to run next

@@ -30,11 +30,50 @@ def draft(
     while going:
         for one in going:
             one.grow()
-        worth, cost = sum(one.worth for one in going), max(one.order.run for one in going)
-        going = [one for one in going if one.frontier and worth >= cost]
+        going = [one for one in going if one.frontier]
+        if any(one.order.steps for one in drafts):
+            going = growing_together(drafts, going)
+        elif sum(one.worth for one in going) < max((one.order.run for one in going), default=0.0):
+            going = []
         for one in going:
             one.run_frontier()
-    return [one.kept() for one in drafts]
+    return [one.kept(least_of(drafts)) for one in drafts]
+
+
+def growing_together(drafts: list["Growing"], going: list["Growing"]) -> list["Growing"]:
+    """The chains that go on: every number of the likeliest, and of levels, tried."""
+    order = max((one.order for one in drafts), key=lambda order: len(order.steps))
+    likeliest = sorted(going, key=lambda one: -one.order.onward * one.chance(one.frontier[0]))
+    nodes = sum(len(one.tokens) for one in drafts)
+
+    def value(count: int, levels: int) -> float:
+        gain, rows = 0.0, 0
+        for one in likeliest[:count]:
+            own = range(1, min(levels, one.left) + 1)
+            gain += sum(one.order.onward**level for level in own) * one.chance(one.frontier[0])
+            rows += len(own)
+        return gain - (cost_of(order, nodes + rows) - cost_of(order, nodes)) - levels * order.run
+
+    deepest = max((one.left for one in going), default=0)
+    found = [(value(count + 1, level + 1), count + 1) for level in range(deepest) for count in range(len(going))]
+    best, count = max(found, default=(-1.0, 0))
+    return [one for one in going if one in likeliest[:count]] if best >= 0 else []
+
+
+def cost_of(order: LoopOrder, nodes: int) -> float:
+    last = len(order.steps) - 1
+    return order.steps[nodes] if nodes <= last else order.steps[-1] * nodes / last
+
+
+def least_of(drafts: list["Growing"]) -> float:
+    """The chance of the last node verified of all that were drafted together."""
+    order = max((one.order for one in drafts), key=lambda order: len(order.steps))
+    if not order.steps:
+        return 0.0
+    chances = sorted((one.chance(node) for one in drafts for node in range(len(one.tokens))), reverse=True)
+    worth = [sum(chances[:count]) - cost_of(order, count) for count in range(len(chances) + 1)]
+    best = max(range(len(worth)), key=lambda count: (worth[count], count))
+    return chances[best - 1] if best else float("inf")
 
 
 @dataclass
@@ -68,7 +107,14 @@ class Growing:
         return sure and self.worth_behind(node) >= 0
 
     def worth_behind(self, node: int) -> float:
-        return self.order.onward * exp(self.order.candour * self.score(node)) - self.order.row
+        return self.order.onward * self.chance(node) - self.order.row
+
+    def chance(self, node: int) -> float:
+        return exp(self.order.candour * self.score(node))
+
+    @property
+    def left(self) -> int:
+        return self.order.depth - len(self.path(self.frontier[0]))
 
     @property
     def worth(self) -> float:
@@ -101,8 +147,9 @@ class Growing:
         given = self.said[self.parents[node]][1]
         self.said[node] = self.runs(self.order, self.tokens[node : node + 1], behind, given, first=False)
 
-    def kept(self) -> Grown:
-        every = sorted(range(len(self.tokens)), key=lambda node: (-self.score(node), len(self.path(node)), node))
+    def kept(self, least: float = 0.0) -> Grown:
+        likely = [node for node in range(len(self.tokens)) if self.chance(node) >= least]
+        every = sorted(likely, key=lambda node: (-self.score(node), len(self.path(node)), node))
         kept = sorted(every[: self.order.nodes])
         now = {-1: -1} | {node: place for place, node in enumerate(kept)}
         return Grown(

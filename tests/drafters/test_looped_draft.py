@@ -168,6 +168,25 @@ def test_one_call_ends_paths_where_levels_end_them(kind, name, tree_size, monkey
     assert len({len(tree) for tree in quick.drafts if len(tree)}) > (1 if tree_size else 2)
 
 
+BLOCKS = (0.0, *[0.05] * 4, *[0.3] * 5, *[0.9] * 20)
+
+
+@pytest.mark.parametrize("name", ["greedy", "seeded"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_call_ends_chains_that_pay_for_rows_together_where_levels_end_them(kind, name, monkeypatch):
+    whole, growth = step.draft_task, Growth(candour=0.7, run=0.03, onward=0.8, steps=BLOCKS)
+    monkeypatch.setattr(
+        step, "draft_task", lambda work, config: (task := whole(work, config)) and replace(task, growth=growth)
+    )
+    config = SpeculationConfig(method="watched", num_speculative_tokens=6)
+    quick, text = watched(kind, SAMPLINGS[name][0], config)
+    by_levels(monkeypatch)
+    slow, wanted = watched(kind, SAMPLINGS[name][0], config)
+    assert text == wanted and quick.held == slow.held
+    assert [tree.tokens for tree in quick.drafts] == [tree.tokens for tree in slow.drafts]
+    assert len({len(tree) for tree in quick.drafts}) > 2
+
+
 @pytest.mark.parametrize("name", ["greedy", "greedy drafts"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_call_ends_chains_of_which_the_drafter_is_not_sure(kind, name, monkeypatch):

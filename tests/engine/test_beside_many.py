@@ -192,6 +192,19 @@ def test_what_a_step_takes_longer_after_a_networks_call_is_a_cost_of_the_call():
     assert other.aftermath == 0.0  # nobody has seen one of its size
 
 
+def test_steps_after_a_call_cost_what_they_were_seen_to_where_nobody_has_seen_others():
+    """Of other numbers of requests all steps with drafts took long."""
+    live = costs()
+    for _ in range(100):
+        live.saw_step(4, 4, 0, False, 1.0)
+        live.saw_step(8, 1, 0, False, 2.0)
+        live.saw_step(16, 4, 0, False, 1.1, called=True)
+    prices = StepPrices(live, base_rows=4, requests=4, context=0.0, sampled=False)
+    call = live.draft_seconds(MODEL.label, 4)
+    assert prices.step(12) > 1.3 and prices.draft(MODEL.label, 4) < call
+    assert prices.step(12) + prices.draft(MODEL.label, 4) >= 1.1
+
+
 def test_steps_after_a_decision_say_nothing_of_costs(monkeypatch: pytest.MonkeyPatch):
     policy, seen = Policy(draft_rows=8), []
     policy.costs = costs()

@@ -13,7 +13,7 @@ from foredraft.core.speculation_config import OFF, SpeculationConfig
 from foredraft.drafters.drafter import DrafterNeeds
 from foredraft.drafters.scripted import ScriptedDrafter
 from foredraft.engine.policy.acceptance import KIN, UNSEEN, ChanceAcceptance, DepthAcceptance, Past
-from foredraft.engine.policy.allocation import NOTHING, PLAIN, Allocation, Plan, Values, allocate, rate_of
+from foredraft.engine.policy.allocation import NOTHING, PLAIN, Allocation, Plan, Values, allocate, rate_of, step_seconds
 from foredraft.engine.policy.cutting import Cutting, cut
 from foredraft.engine.policy.decision import PATIENCE, Decider, Experiment, StepPrices, within
 from foredraft.engine.policy.exploration import FIRST_STEPS, LEAST_SHARE, Exploration
@@ -38,7 +38,7 @@ from foredraft.engine.policy.seat import CUTTING, Offer, Seat, best_together
 from foredraft.engine.policy.shortlist import shortlist
 from foredraft.engine.policy.standing import Standing
 from foredraft.engine.policy.trimming import best_nodes, path_rates, worthwhile
-from foredraft.engine.policy.usefulness import Usefulness
+from foredraft.engine.policy.usefulness import FIRST_BESIDE, Usefulness
 from foredraft.engine.running import Option
 from foredraft.engine.step_costs import DraftCost, ForwardCost, StepCosts
 from foredraft.engine.way import Way
@@ -52,6 +52,9 @@ class Prices:
 
     def step(self, draft_rows: float) -> float:
         return self.base + 0.1 * max(0, draft_rows - self.flat)
+
+    def about(self, draft_rows: float) -> float:
+        return self.step(draft_rows)
 
     def more(self, first: int, last: int, *, called: bool) -> float:
         return self.step(last) - self.step(first)
@@ -106,6 +109,17 @@ def test_another_row_costs_what_steps_get_longer_by():
     several = Values([NOTHING] * 8, 2.0, Prices(flat=0))
     assert several.another_row(3.0, 8) == pytest.approx(2.0 * 0.1)
     assert several.another_row(3.0, 2) == pytest.approx(0.5 * 0.1)  # the other six have ended: a second brings fewer
+
+
+def test_what_steps_cost_with_drafts_that_grow_together_never_falls():
+    class Uneven(Prices):
+        def step(self, draft_rows: int) -> float:
+            return [1.0, 1.2, 1.1, 1.5, 1.4][min(draft_rows, 4)]
+
+    values = Values([NOTHING] * 4, 2.0, Uneven(flat=0))
+    assert values.steps_beside(3, 0, 4) == pytest.approx([0.0, 0.4, 0.4, 1.0])
+    assert values.steps_beside(3, 0, 2) == pytest.approx([0.0, 0.2, 0.2, 0.5])  # two have ended: a second brings less
+    assert values.steps_beside(2, 2, 4) == pytest.approx([0.0, 0.8, 0.8])
 
 
 def test_a_first_reading_is_paid_for_over_the_steps_that_remain():
@@ -255,6 +269,25 @@ def test_another_row_behind_a_network_is_priced_by_steps_that_followed_one():
     prices = StepPrices(live, base_rows=4, requests=4, context=0.0, sampled=False)
     assert prices.more(4, 12, called=True) == pytest.approx(8 / 20, rel=0.15)
     assert prices.more(4, 12, called=False) == pytest.approx(8 / 100, rel=0.3)
+
+
+def test_a_step_whose_drafts_are_still_to_be_made_is_a_mixture_of_those_that_are_cheap_for_their_size():
+    forwards = [ForwardCost(rows=rows, requests=4, context=0, seconds=1.0 + rows // 9) for rows in range(4, 37)]
+    prices = StepPrices(LiveCosts(StepCosts(forwards=tuple(forwards), drafts={})), 4, 4, 0.0, False)
+    assert [prices.step(rows) for rows in (0, 4, 5, 13, 14)] == [1.0, 1.0, 2.0, 2.0, 3.0]
+    assert [prices.about(rows) for rows in (0, 4, 13)] == pytest.approx([1.0, 1.0, 2.0])
+    assert [prices.about(rows) for rows in (5, 7, 9)] == pytest.approx([1 + 1 / 9, 1 + 3 / 9, 1 + 5 / 9])
+    assert prices.about(100) <= prices.step(100)  # further than the line was drawn at first
+
+
+def test_a_draft_to_be_made_is_weighed_by_what_such_steps_take_on_average():
+    """Twelve rows on average cost a whole block if all steps are of that size, which none is."""
+    forwards = [ForwardCost(rows=rows, requests=4, context=0, seconds=1.0 + rows // 9) for rows in range(4, 37)]
+    prices = StepPrices(LiveCosts(StepCosts(forwards=tuple(forwards), drafts={})), 4, 4, 0.0, False)
+    there, made = (Plan(label, 0.5, 0.5, 2, 0) for label in (None, "a"))
+    waiting = prices.draft("a", 4)
+    assert step_seconds([there] * 4, prices) == 2.0
+    assert step_seconds([made] * 4, prices) == pytest.approx(1 + 4 / 9 + waiting)
 
 
 def test_the_steps_limit_takes_drafts_from_those_who_gain_least():
@@ -652,12 +685,21 @@ def test_a_drafter_that_costs_nothing_until_it_drafts_is_tried_for_longer_beside
         assert (known.kept(kind, free) == {"free"}) is patient
 
 
+def test_beside_others_one_for_whom_nothing_is_kept_ready_is_left_out_only_where_it_has_cost_more_than_it_brought():
+    for saved, kept in ((0.2, True), (-0.2, False)):  # a hundredth of the time
+        known, kind = Usefulness(), (0, 1)
+        known.kept(kind, {"free": False})
+        for _ in range(FIRST_BESIDE):
+            known.saw(kind, 20, {"free": saved})
+        assert bool(known.kept(kind, {"free": False})) is kept
+
+
 def test_those_who_try_a_drafter_of_no_use_again_are_served_together():
     for costs, firsts in ((False, (16, 51, 118)), (True, (64, 195))):  # what one keeps ready takes everybody's time
         known, kind = Usefulness(), (0, 1)
         known.kept(kind, {"useless": costs}, together=4)
-        for _ in range(12):
-            known.saw(kind, 20, {"useless": 0.2})
+        for _ in range(FIRST_BESIDE):
+            known.saw(kind, 20, {"useless": -0.2})
         tried = [place for place in range(1, 240) if known.kept(kind, {"useless": costs}, together=4)]
         assert tried[: 4 * len(firsts)] == [first + place for first in firsts for place in range(4)]
 

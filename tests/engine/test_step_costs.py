@@ -5,7 +5,7 @@ import json
 import pytest
 
 from foredraft import SpeculationConfig
-from foredraft.engine.cost_curves import rising
+from foredraft.engine.cost_curves import below, rising
 from foredraft.engine.step_costs import DraftCost, ForwardCost, StepCosts, option_label
 
 
@@ -159,3 +159,18 @@ def test_given_trees_are_told_apart():
     trees = ("[[0], [1]]", "[[0], [0, 0]]")
     labels = {option_label(SpeculationConfig(method="medusa", speculative_token_tree=tree)) for tree in trees}
     assert len(labels) == 2
+
+
+@pytest.mark.parametrize(
+    ("values", "line"),
+    [
+        ([3.0], [3.0]),
+        ([1.0, 4.0], [1.0, 4.0]),
+        ([1.0, 1.0, 4.0, 4.0, 9.0], [1.0, 1.0, 2.5, 4.0, 9.0]),  # the corners are before the rises
+        ([2.0, 1.0, 2.0], [2.0, 1.0, 2.0]),
+        ([0.0, 3.0, 2.0, 4.0], [0.0, 1.0, 2.0, 4.0]),
+        ([0.0, 1.0, 2.0, 3.0], [0.0, 1.0, 2.0, 3.0]),
+    ],
+)
+def test_a_convex_line_below_what_rises_by_blocks(values, line):
+    assert below(values) == pytest.approx(line)

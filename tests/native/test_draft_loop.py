@@ -10,7 +10,7 @@ from small_decoder import KERNELS, VOCABULARY, Given, Sizes, SmallDecoder, nativ
 
 TOKENS = torch.randint(VOCABULARY, (60,), generator=torch.Generator().manual_seed(5)).tolist()
 SCATTERED = torch.randperm(60, generator=torch.Generator().manual_seed(6)) + 60
-FREE = (1.0, 0.0, 0.0, 1.0)  # candour, costs of a row and of a run, chance of another token
+FREE = (1.0, 0.0, 0.0, 1.0, [])  # candour, costs of a row and of a run, chance of another token, of steps
 ANY = float("-inf")  # log-chance of the token that ends a chain
 SIZES = {"plain": Sizes(), "window": Sizes(window=5, head_norms=True), "int8": Sizes(hidden=64, weights="int8")}
 
@@ -165,7 +165,7 @@ def test_chains_end_where_their_paths_are_too_unlikely():
     lengths = [2, 1, 3, 3]
     rows = [exp(sum(gains[:length]) + 1e-9) for (_, _, gains, _), length in zip(whole, lengths, strict=True)]
     for candour in (1.0, 0.5):
-        growth = [(candour, row**candour, 0.0, 1.0) for row in rows]
+        growth = [(candour, row**candour, 0.0, 1.0, []) for row in rows]
         cut = drafted(native_decoder(KERNELS[0], "bf16"), ORDERS, growth)
         kept = [draft[0][: length - 1] for draft, length in zip(whole, lengths, strict=True)]
         assert [draft[0] for draft in cut] == kept, "the first token that is not worth its row is not verified"
@@ -190,9 +190,44 @@ def test_chains_go_on_as_long_as_all_of_them_together_are_worth_a_run(depth):
     chances = [[exp(sum(gains[: level + 1])) for level in range(4)] for _, _, gains, _ in whole]
     worth = [sum(chance[level] for chance in chances) for level in range(4)]
     run = (worth[depth - 1] + worth[depth - 2]) / 2 if depth > 1 else worth[0] * 1.01
-    cut = drafted(native_decoder(KERNELS[0], "bf16"), orders, [(1.0, 0.0, run, 1.0)] * 3)
+    cut = drafted(native_decoder(KERNELS[0], "bf16"), orders, [(1.0, 0.0, run, 1.0, [])] * 3)
     assert [draft[0] for draft in cut] == [draft[0][:depth] for draft in whole]
     assert [draft[3] for draft in cut] == [[*range(depth - 1), -1]] * 3
+
+
+def test_chains_fill_a_block_of_rows_that_is_worth_it_and_enter_no_other():
+    orders = [replace(order, depth=4) for order in ORDERS[:1] + ORDERS[2:]]
+    whole = drafted(native_decoder(KERNELS[0], "bf16"), orders)
+    for filled in (3, 6, 12):  # nodes of a block
+        steps = [0.0] * (filled + 1) + [100.0] * (12 - filled)
+        cut = drafted(native_decoder(KERNELS[0], "bf16"), orders, [(1.0, 0.0, 0.0, 0.01, steps)] * 3)
+        assert [draft[0] for draft in cut] == [draft[0][: filled // 3] for draft in whole]
+    worth = sum(exp(sum(gains)) for _, _, gains, _ in whole)
+    for cost, depth in ((2.97 * worth, 4), (100.0, 1)):  # a block of the last three levels
+        steps = [0.0] * 4 + [cost] * 9
+        cut = drafted(native_decoder(KERNELS[0], "bf16"), orders, [(1.0, 0.0, 0.0, 1.0, steps)] * 3)
+        assert [draft[0] for draft in cut] == [draft[0][:depth] for draft in whole]
+
+
+def test_nothing_is_verified_that_costs_more_than_it_brings():
+    orders = [replace(order, depth=4) for order in ORDERS[:1] + ORDERS[2:]]
+    [*cut] = drafted(native_decoder(KERNELS[0], "bf16"), orders, [(1.0, 0.0, 0.0, 1.0, [0.0] + [100.0] * 12)] * 3)
+    assert [draft[0] for draft in cut] == [[], [], []]
+
+
+@pytest.mark.parametrize(
+    ("growth", "message"),
+    [
+        ((1.0, 0.0, 0.0, 1.0, [0.0]), "for no nodes and for some"),
+        ((1.0, 0.0, 0.0, 1.0, [0.0, 1.0, 0.5]), "no less than with fewer"),
+        ((1.0, 0.0, 0.0, 1.0, [0.0, float("nan")]), "no less than nothing"),
+    ],
+)
+def test_what_steps_cost_must_rise(growth, message):
+    with pytest.raises(ValueError, match=message):
+        drafted(native_decoder(KERNELS[0], "bf16"), ORDERS[:1], [growth])
+    with pytest.raises(ValueError, match="chains pay together"):
+        drafted(native_decoder(KERNELS[0], "bf16"), TREES[:1], [(1.0, 0.0, 0.0, 1.0, [0.0, 1.0])])
 
 
 def test_a_run_is_weighed_by_the_chance_of_the_token_it_brings():
@@ -201,10 +236,10 @@ def test_a_run_is_weighed_by_the_chance_of_the_token_it_brings():
     whole = drafted(native_decoder(KERNELS[0], "bf16"), orders)
     worth = [sum(exp(sum(gains[: level + 1])) for _, _, gains, _ in whole) for level in range(4)]
     for onward, depth in ((1.0, 3), (worth[2] / worth[1] * 0.99, 2)):
-        cut = drafted(native_decoder(KERNELS[0], "bf16"), orders, [(1.0, 0.0, worth[2] * 0.995, onward)] * 3)
+        cut = drafted(native_decoder(KERNELS[0], "bf16"), orders, [(1.0, 0.0, worth[2] * 0.995, onward, [])] * 3)
         assert [draft[0] for draft in cut] == [draft[0][: depth + (onward == 1.0)] for draft in whole]
     row = min(exp(gains[0]) for _, _, gains, _ in whole)
-    rows = drafted(native_decoder(KERNELS[0], "bf16"), orders, [(1.0, row * 0.99, 0.0, 1e-6)] * 3)
+    rows = drafted(native_decoder(KERNELS[0], "bf16"), orders, [(1.0, row * 0.99, 0.0, 1e-6, [])] * 3)
     assert [draft[0] for draft in rows] == [draft[0][:1] for draft in whole]
     assert all(draft[3] == [-1] for draft in rows)  # kept, but not run
 
@@ -216,7 +251,7 @@ def test_of_a_tree_the_nodes_stay_that_are_worth_their_rows():
         scores[node] += scores[parent] if parent >= 0 else 0.0
     for least in sorted(scores)[1:]:
         row = exp(least - 1e-9)
-        [(kept, *_, run)] = drafted(native_decoder(KERNELS[0], "bf16"), TREES[:1], [(1.0, row, 0.0, 1.0)])
+        [(kept, *_, run)] = drafted(native_decoder(KERNELS[0], "bf16"), TREES[:1], [(1.0, row, 0.0, 1.0, [])])
         worthy = [node for node, score in enumerate(scores) if score >= least]
         assert kept == [tokens[node] for node in worthy]
         assert [place >= 0 for place in run] == [places[node] >= 0 for node in worthy]

@@ -122,7 +122,7 @@ class FeatureDrafter:
         going = drafts
         while True:
             grow([draft.tree for draft in going], logits, self.target_ids)
-            going_on(draft.tree for draft in going)
+            going_on([draft.tree for draft in drafts])
             going = [draft for draft in going if draft.tree.frontier]
             if not going:
                 return [draft.tree.finished() for draft in drafts]

@@ -5,7 +5,7 @@ et al. 2024): expand the best few nodes of each level by cumulative log-probabil
 sampled drafts has a shape fixed beforehand: dropping a node for what was drawn would bias the law of what remains.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import exp, inf
@@ -18,7 +18,7 @@ from foredraft.core.plan_builder import Rows
 from foredraft.core.slots import Slots
 from foredraft.drafters.draft_choice import Choice, plainly_ordered
 from foredraft.drafters.drafter import DraftTask
-from foredraft.drafters.growth import worth_a_run
+from foredraft.drafters.growth import End, least_worth_a_row, worth_a_run, worth_growing
 from foredraft.drafters.table_slots import continued, first_slots, last_and_before
 from foredraft.model.slot_pool import SlotPool
 
@@ -55,6 +55,7 @@ class GrowingTree:
         frontier: Nodes to run next.
         expanded: Nodes run or about to run, in the order of their rows.
         laws: Law of each expanded row's children, for sampled drafts; the root's under -1.
+        least: Chance of being accepted below which a node of a chain that grew with others is not kept.
         ran: After `finished`: nodes of the finished tree that the drafter ran through.
     """
 
@@ -67,6 +68,7 @@ class GrowingTree:
     frontier: list[int] = field(default_factory=list)
     expanded: list[int] = field(default_factory=list)
     laws: dict[int, Tensor | None] = field(default_factory=dict)
+    least: float = 0.0
     ran: set[int] = field(default_factory=set)
 
     @property
@@ -100,6 +102,11 @@ class GrowingTree:
     def level(self) -> int:
         """Depth of these parents."""
         return self.depth(self.parents[0])
+
+    @property
+    def left(self) -> int:
+        """Levels that may still be drafted behind the frontier."""
+        return self.task.depth - self.level
 
     @property
     def open_rows(self) -> int:
@@ -217,7 +224,8 @@ class GrowingTree:
 
     def unlikely(self, node: int) -> bool:
         """Whether a node is not worth a row."""
-        return self.may_stop and self.task.growth.worth(self.nodes[node].score) < 0
+        growth, score = self.task.growth, self.nodes[node].score
+        return self.may_stop and (growth.worth(score) < 0 or growth.chance(score) < self.least)
 
     def ends_at(self, node: int) -> bool:
         """Whether a child of the node would not be worth a row."""
@@ -262,18 +270,41 @@ class GrowingTree:
         return [self.nodes[node].slot for node in chosen]
 
 
-def going_on(drafts: Iterable[GrowingTree]) -> list[GrowingTree]:
-    """Those of the drafts of one call that have a frontier, now with slots to run it in; none where all of them
-    together are not worth another run."""
+def going_on(drafts: Sequence[GrowingTree]) -> list[GrowingTree]:
+    """Those of all drafts of one call that have a frontier which is worth another run, now with slots to run it in."""
     going = [draft for draft in drafts if draft.frontier]
-    scores = ((draft.task.growth, (draft.nodes[node].score for node in draft.frontier)) for draft in going)
-    if all(draft.may_stop for draft in going) and not worth_a_run(scores):
-        for draft in going:
-            draft.frontier = []
-        return []
+    if all(draft.may_stop for draft in drafts):
+        going = together(drafts, going) if any(draft.task.growth.steps for draft in drafts) else worthwhile(going)
     for draft in going:
         draft.expand()
     return going
+
+
+def worthwhile(going: list[GrowingTree]) -> list[GrowingTree]:
+    """All of them, or none where all together are not worth another run."""
+    scores = ((draft.task.growth, (draft.nodes[node].score for node in draft.frontier)) for draft in going)
+    if worth_a_run(scores):
+        return going
+    for draft in going:
+        draft.frontier = []
+    return []
+
+
+def together(drafts: Sequence[GrowingTree], going: list[GrowingTree]) -> list[GrowingTree]:
+    """Those of the chains `going` that go on, where rows are paid for by all `drafts` of a call; with the last of them
+    it is settled which nodes of any are verified."""
+    kept = []
+    if going:
+        ends = [End(draft.task.growth, draft.nodes[draft.frontier[0]].score, draft.left) for draft in going]
+        kept = [going[place] for place in worth_growing(ends, sum(len(draft.nodes) for draft in drafts))]
+    for draft in going:
+        draft.frontier = draft.frontier if draft in kept else []
+    if not kept:
+        chances = [draft.task.growth.chance(node.score) for draft in drafts for node in draft.nodes]
+        least = least_worth_a_row(chances, max((d.task.growth for d in drafts), key=lambda growth: len(growth.steps)))
+        for draft in drafts:
+            draft.least = least
+    return kept
 
 
 def fitted(logits: Tensor, rows: int) -> Tensor:

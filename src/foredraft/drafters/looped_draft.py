@@ -81,6 +81,7 @@ def order_of(task: DraftTask, filled: int, ahead: int, pool: SlotPool) -> LoopOr
         row=task.growth.row,
         run=task.growth.run,
         onward=task.growth.onward,
+        steps=task.growth.steps,
     )
 
 

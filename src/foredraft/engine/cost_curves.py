@@ -7,6 +7,7 @@ the rows: flat while weights are read, steeper where arithmetic decides.
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,26 @@ def rising(values: Iterable[float]) -> list[float]:
             mean, count = (before * length + mean * count) / (length + count), length + count
         blocks.append((mean, count))
     return [mean for mean, count in blocks for _ in range(count)]
+
+
+def below(values: Sequence[float]) -> list[float]:
+    """The largest convex line below `values` at equal distances, at their places."""
+    if len(values) < 2:
+        return list(values)
+    corners: list[tuple[int, float]] = []
+    for place, value in enumerate(values):
+        while len(corners) > 1 and above_line(corners[-2], corners[-1], (place, value)):
+            corners.pop()
+        corners.append((place, value))
+    line = [corners[0][1]]
+    for (first, start), (last, end) in pairwise(corners):
+        line += [start + (end - start) * step / (last - first) for step in range(1, last - first + 1)]
+    return line
+
+
+def above_line(first: tuple[int, float], middle: tuple[int, float], last: tuple[int, float]) -> bool:
+    """Whether the middle one of three corners is no corner of a convex line."""
+    return (middle[1] - first[1]) * (last[0] - first[0]) >= (last[1] - first[1]) * (middle[0] - first[0])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -28,7 +28,7 @@ class LoopOrder(NamedTuple):
         divisor: Of the logits; 1 for greedy choice.
         noise: Key of the noise at each depth, from `position_keys`; empty for greedy choice.
         least: Log-chance below which a token is the last of its chain.
-        candour, row, run, onward: When to stop, as in `Growth`.
+        candour, row, run, onward, steps: When to stop, as in `Growth`.
     """
 
     depth: int
@@ -46,6 +46,7 @@ class LoopOrder(NamedTuple):
     row: float
     run: float
     onward: float
+    steps: tuple[float, ...]
 
 
 class Grown(NamedTuple):

@@ -19,7 +19,7 @@ from torch import Tensor
 from foredraft.core.errors import ConfigError, require
 
 EXTENSION, DISTRIBUTION = "foredraft_native", "foredraft-native"
-INTERFACE = 7  # of the extension, as this version of foredraft calls it
+INTERFACE = 8  # of the extension, as this version of foredraft calls it
 VARIABLE = "FOREDRAFT_NATIVE"
 AUTO, OFF = "auto", "off"
 BF16_ONLY = "-bf16"  # ends the names of kernel sets that compute in nothing else

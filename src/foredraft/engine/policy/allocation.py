@@ -9,6 +9,7 @@ what its seconds would bring elsewhere, gain - rate * seconds, so the choice spl
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import NamedTuple, Protocol
 
 SWEEPS = 2
@@ -52,6 +53,9 @@ class Prices(Protocol):
 
     def step(self, draft_rows: int) -> float:
         """The step without drafting, with so many draft nodes over all requests."""
+
+    def about(self, draft_rows: int) -> float:
+        """The same where drafts are still to be made, and end where more does not pay."""
 
     def draft(self, label: str, requests: int) -> float:
         """One drafter call for so many requests."""
@@ -113,14 +117,15 @@ def step_seconds(chosen: Sequence[Plan], prices: Prices) -> float:
         if plan.label is not None:
             tolls += plan.toll
             calls[plan.label] = calls.get(plan.label, 0) + 1
-    return prices.step(rows) + tolls + sum([prices.draft(label, count) for label, count in calls.items()])
+    step = prices.about(rows) if calls else prices.step(rows)
+    return step + tolls + sum([prices.draft(label, count) for label, count in calls.items()])
 
 
 def row_price(rows: int, rate: float, prices: Prices) -> float:
     """Tokens that each of so many rows costs on average, of some at least: rows come in blocks, of which the first are
     nearly free, and once all drafts are there they are cut to what pays together."""
     rows = max(rows, NEAR)
-    return max(0.0, rate * (prices.step(rows) - prices.step(0)) / rows)
+    return max(0.0, rate * (prices.about(rows) - prices.step(0)) / rows)
 
 
 def best_uniform(menus: Sequence[Sequence[Plan]], prices: Prices) -> list[Plan]:
@@ -182,6 +187,7 @@ class Values:
         self.row_price = 0.0 if self.alone else row_price(self.rows, rate, prices)
         self.calls = Counter(plan.label for plan in chosen)
         self.shares: dict[tuple[str, int], float] = {}
+        self.blocks: dict[tuple[int, int, int], tuple[float, ...]] = {}
 
     @property
     def token(self) -> float:
@@ -224,6 +230,16 @@ class Values:
             last = max(round(self.rows * requests / self.requests), 2 * requests)  # that anybody drafts is paid already
             first = last - requests
         return max(0.0, self.rate_with(requests) * self.prices.more(first, last, called=called) / (last - first))
+
+    def steps_beside(self, nodes: int, beside: int, requests: int) -> tuple[float, ...]:
+        """Tokens that a step of so many requests costs with 0 to `nodes` nodes of drafts that grow together, and
+        `beside` others: never less than with fewer nodes."""
+        key = (nodes, beside, requests)
+        if key not in self.blocks:
+            rate, more = self.rate_with(requests), self.prices.more
+            longer = [more(beside, beside + count, called=True) for count in range(nodes + 1)]
+            self.blocks[key] = tuple([rate * seconds for seconds in accumulate(longer, max)])
+        return self.blocks[key]
 
     def share(self, label: str, requests: int) -> float:
         key = (label, requests)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from foredraft.engine.cost_curves import below
 from foredraft.engine.policy.allocation import NOTHING, Allocation, Plan, Values, allocate, rate_of, step_seconds
 from foredraft.engine.policy.exploration import Exploration
 from foredraft.engine.policy.live_costs import LiveCosts
@@ -15,6 +16,7 @@ LEAST_LOSS = 0.1  # tokens that an experiment is taken to lose at least
 PATIENCE = 4  # experiments in a row that wait for a step without instant drafts
 REST, REST_TRIED = 4, 2  # decisions from one that found nothing to try to the next that looks, and from one that did
 VAIN = 4  # decisions in a row to draft nothing after which the next one stands for whoever comes, too
+LEAST_LINE = 32  # rows
 WORTH_EXPLORING = 16  # tokens a request must still have to write for an experiment to pay
 
 
@@ -36,6 +38,7 @@ class StepPrices:
     context: float
     sampled: bool
     steps: dict[int, float] = field(default_factory=dict)
+    line: list[float] = field(default_factory=list)
     aftermath: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -53,6 +56,16 @@ class StepPrices:
                 seconds = self.whole(self.requests)
             self.steps[draft_rows] = seconds
         return seconds
+
+    def about(self, draft_rows: int) -> float:
+        """The same where drafts are still to be made: they end where more does not pay, so that steps are more often of
+        the cheap sizes on both sides of this one, and take between them what their mixture does."""
+        if not draft_rows:
+            return self.step(0)
+        if draft_rows > len(self.line):
+            known = max(2 * draft_rows, LEAST_LINE)
+            self.line = below([self.step(count) for count in range(1, known + 1)])
+        return self.line[draft_rows - 1]
 
     def whole(self, rows: int, *, called: bool = False) -> float:
         return self.costs.step_seconds(rows, self.requests, self.context, self.sampled, called=called)
@@ -73,7 +86,7 @@ class StepPrices:
     def draft(self, label: str, requests: int) -> float:
         """The call, and what it makes the rest of the step longer by."""
         seconds = self.costs.draft_seconds(label, requests)
-        return seconds if label in self.costs.light else seconds + self.aftermath
+        return seconds if label in self.costs.light else max(0.0, seconds + self.aftermath)
 
     @property
     def token(self) -> float:

@@ -151,12 +151,13 @@ class LiveCosts:
         return self.table.forward_seconds(rows, requests, context) * self.factor(rows, requests, sampled, sort)
 
     def aftermath(self, requests: int, context: float, sampled: bool) -> float:
-        """How many seconds longer a step takes after a network's call than another of its size."""
+        """How many seconds longer a step takes after a network's call than another of its size is believed to; less
+        than none where these have been seen and the others have not."""
         if (size_class(requests), sampled, CALLED) not in self.cells:
             return 0.0
         rows = AFTER_CALL * requests
         other, called = (self.factor(rows, requests, sampled, sort) for sort in (DRAFTED, CALLED))
-        return max(0.0, called - other) * self.table.forward_seconds(rows, requests, context)
+        return (called - other) * self.table.forward_seconds(rows, requests, context)
 
     def factor(self, rows: int, requests: int, sampled: bool, sort: int) -> float:
         """How much longer steps of this size take than their forward was measured to: as those of the nearest sizes

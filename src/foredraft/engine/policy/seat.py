@@ -134,14 +134,22 @@ class Seat:
     def limit(self, costs: LiveCosts, values: Values, sharing: int, requests: int) -> None:
         """Say what another token of the draft costs, to draft together with those of all `sharing` the call and to
         verify beside those of so many `requests`; until the next decision."""
-        known, key = self.known, (self.place, size_class(requests))
-        if key not in known.growth:
-            way = known.ways[self.place]
-            seconds = costs.another_token(way, *known.lengths[way.kind], sharing)
-            row = values.another_row(known.usual_rows(self.place), requests, called=not way.instant)
-            run = values.rate_with(requests) * seconds
-            known.growth[key] = Growth(known.candour(self.place), row, run, known.onward(self.place))
-        self.work.growth = known.growth[key]
+        key = (self.place, size_class(requests))
+        if key not in self.known.growth:
+            self.known.growth[key] = self.growth(costs, values, sharing, requests)
+        self.work.growth = self.known.growth[key]
+
+    def growth(self, costs: LiveCosts, values: Values, sharing: int, requests: int) -> Growth:
+        """As `limit`, of a draft of a new decision."""
+        known, row, steps = self.known, 0.0, ()
+        way, usual = known.ways[self.place], known.usual_rows(self.place)
+        if requests > 1 and way.stepwise and way.stops:
+            beside = round(values.rows * requests / values.requests - sharing * usual)
+            steps = values.steps_beside(sharing * way.depth, max(beside, 0), requests)
+        else:
+            row = values.another_row(usual, requests, called=not way.instant)
+        run = values.rate_with(requests) * costs.another_token(way, *known.lengths[way.kind], sharing)
+        return Growth(known.candour(self.place), row, run, known.onward(self.place), steps)
 
     def take(self, plan: Plan, menu: Sequence[Plan], values: Values) -> None:
         """From now on this is its plan, or to ask where that is worth more; of a `menu` of so many `values`."""

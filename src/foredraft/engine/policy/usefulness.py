@@ -7,7 +7,7 @@ from foredraft.engine.running import Option
 
 LEAST_USE = 0.03  # share of plain decoding's time that a drafter must save: keeping it ready costs about that much
 FIRST = 3  # requests of a kind that keep a drafter ready before it is judged
-FIRST_BESIDE = 12  # the same beside others, of one whom nothing has to be kept for
+FIRST_BESIDE = 24  # the same beside others, of one whom nothing has to be kept for
 EVERY, SELDOM = 16, 256  # one of so many requests tries again one of no use, ever fewer while it stays so
 LEAST_STEPS = 8  # of a request, for it to say anything
 TOGETHER = (1, 3, 8)  # requests that end as one, by crowd
@@ -40,7 +40,7 @@ class Use:
 
     @property
     def worthless(self) -> bool:
-        return self.requests >= self.first and self.saved < LEAST_USE
+        return self.requests >= self.first and self.saved < (0.0 if self.free else LEAST_USE)
 
     @property
     def free(self) -> bool:
