@@ -143,7 +143,7 @@ class Seat:
         """As `limit`, of a draft of a new decision."""
         known, row, steps = self.known, 0.0, ()
         way, usual = known.ways[self.place], known.usual_rows(self.place)
-        if requests > 1 and way.stepwise and way.stops:
+        if way.stepwise and way.stops:
             beside = round(values.rows * requests / values.requests - sharing * usual)
             steps = values.steps_beside(sharing * way.depth, max(beside, 0), requests)
         else:
