@@ -116,10 +116,12 @@ def test_what_steps_cost_with_drafts_that_grow_together_never_falls():
         def step(self, draft_rows: int) -> float:
             return [1.0, 1.2, 1.1, 1.5, 1.4][min(draft_rows, 4)]
 
-    values = Values([NOTHING] * 4, 2.0, Uneven(flat=0))
-    assert values.steps_beside(3, 0, 4) == pytest.approx([0.0, 0.4, 0.4, 1.0])
-    assert values.steps_beside(3, 0, 2) == pytest.approx([0.0, 0.2, 0.2, 0.5])  # two have ended: a second brings less
-    assert values.steps_beside(2, 2, 4) == pytest.approx([0.0, 0.8, 0.8])
+    there, made = (Plan(label, 1.0, 1.0, 2, 0) for label in (None, "a"))
+    values = Values([made, NOTHING, NOTHING, NOTHING], 2.0, Uneven(flat=0))
+    assert values.steps_with("a", 3, 4) == pytest.approx([0.0, 0.4, 0.4, 1.0])
+    assert values.steps_with("a", 3, 2) == pytest.approx([0.0, 0.2, 0.2, 0.5])  # two have ended: a second brings less
+    beside = Values([made, there, NOTHING, NOTHING], 2.0, Uneven(flat=0))
+    assert beside.steps_with("a", 2, 4) == pytest.approx([0.0, 0.8, 0.8])
 
 
 def test_a_first_reading_is_paid_for_over_the_steps_that_remain():

@@ -18,7 +18,7 @@ from foredraft.core.plan_builder import Rows
 from foredraft.core.slots import Slots
 from foredraft.drafters.draft_choice import Choice, plainly_ordered
 from foredraft.drafters.drafter import DraftTask
-from foredraft.drafters.growth import End, least_worth_a_row, worth_a_run, worth_growing
+from foredraft.drafters.growth import End, Growth, least_worth_a_row, worth_a_run, worth_growing
 from foredraft.drafters.table_slots import continued, first_slots, last_and_before
 from foredraft.model.slot_pool import SlotPool
 
@@ -271,40 +271,47 @@ class GrowingTree:
 
 
 def going_on(drafts: Sequence[GrowingTree]) -> list[GrowingTree]:
-    """Those of all drafts of one call that have a frontier which is worth another run, now with slots to run it in."""
+    """Those of all drafts of one call that have a frontier which is worth another run, now with slots to run it in.
+
+    Where rows are paid for together, it is settled with the last run which nodes of any draft are verified.
+    """
     going = [draft for draft in drafts if draft.frontier]
     if all(draft.may_stop for draft in drafts):
-        going = together(drafts, going) if any(draft.task.growth.steps for draft in drafts) else worthwhile(going)
+        costs = max((draft.task.growth for draft in drafts), key=lambda growth: len(growth.steps))
+        going = stopped(going, likeliest(going, drafts, costs) if costs.steps else together(going))
+        if costs.steps and not going:
+            settle(drafts, costs)
     for draft in going:
         draft.expand()
     return going
 
 
-def worthwhile(going: list[GrowingTree]) -> list[GrowingTree]:
+def stopped(going: Sequence[GrowingTree], chosen: list[GrowingTree]) -> list[GrowingTree]:
+    """The `chosen` ones; the others grow no further."""
+    for draft in going:
+        if draft not in chosen:
+            draft.frontier = []
+    return chosen
+
+
+def together(going: list[GrowingTree]) -> list[GrowingTree]:
     """All of them, or none where all together are not worth another run."""
     scores = ((draft.task.growth, (draft.nodes[node].score for node in draft.frontier)) for draft in going)
-    if worth_a_run(scores):
-        return going
-    for draft in going:
-        draft.frontier = []
-    return []
+    return going if worth_a_run(scores) else []
 
 
-def together(drafts: Sequence[GrowingTree], going: list[GrowingTree]) -> list[GrowingTree]:
-    """Those of the chains `going` that go on, where rows are paid for by all `drafts` of a call; with the last of them
-    it is settled which nodes of any are verified."""
-    kept = []
-    if going:
-        ends = [End(draft.task.growth, draft.nodes[draft.frontier[0]].score, draft.left) for draft in going]
-        kept = [going[place] for place in worth_growing(ends, sum(len(draft.nodes) for draft in drafts))]
-    for draft in going:
-        draft.frontier = draft.frontier if draft in kept else []
-    if not kept:
-        chances = [draft.task.growth.chance(node.score) for draft in drafts for node in draft.nodes]
-        least = least_worth_a_row(chances, max((d.task.growth for d in drafts), key=lambda growth: len(growth.steps)))
-        for draft in drafts:
-            draft.least = least
-    return kept
+def likeliest(going: Sequence[GrowingTree], drafts: Sequence[GrowingTree], costs: Growth) -> list[GrowingTree]:
+    """Those of the chains `going` that are worth another run, where rows are paid for by all `drafts` of a call."""
+    ends = [End(draft.task.growth, draft.nodes[draft.frontier[0]].score, draft.left) for draft in going]
+    return [going[place] for place in worth_growing(ends, sum(len(draft.nodes) for draft in drafts), costs)]
+
+
+def settle(drafts: Sequence[GrowingTree], costs: Growth) -> None:
+    """Keep those nodes of all drafts that are worth verifying together."""
+    chances = [draft.task.growth.chance(node.score) for draft in drafts for node in draft.nodes]
+    least = least_worth_a_row(chances, costs)
+    for draft in drafts:
+        draft.least = least
 
 
 def fitted(logits: Tensor, rows: int) -> Tensor:

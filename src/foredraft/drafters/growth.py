@@ -76,17 +76,17 @@ def worth_a_run(levels: Iterable[tuple[Growth, Iterable[float]]]) -> bool:
     return worth >= cost
 
 
-def worth_growing(ends: Sequence[End], nodes: int) -> list[int]:
+def worth_growing(ends: Sequence[End], nodes: int, costs: Growth) -> list[int]:
     """Those of the `ends` of chains that grow together, of `nodes` nodes so far, to run the drafter behind.
 
-    The likeliest of them, and so many levels, that what these may bring less what the step and the runs then cost is
-    most; none where that is below nothing. Nobody is bound to grow them all: after the next level it is asked anew.
+    The likeliest of them, and so many levels, that what these may bring less what the step and the runs then cost, by
+    `costs`, is most; none where that is below nothing. Nobody is bound to grow them all: after the next level it is
+    asked anew.
     """
-    costs = max((end.growth for end in ends), key=lambda growth: len(growth.steps))
     chances = [end.growth.onward * end.growth.chance(end.score) for end in ends]
     ordered = sorted(range(len(ends)), key=lambda place: -chances[place])
     best, going, gains, before = 0.0, 0, [0.0] * len(ends), costs.step(nodes)
-    for levels in range(1, max(end.left for end in ends) + 1):
+    for levels in range(1, max((end.left for end in ends), default=0) + 1):
         gain, rows = 0.0, 0
         for count, place in enumerate(ordered, start=1):
             end = ends[place]

@@ -186,8 +186,9 @@ class Values:
         self.rows = sum([plan.rows for plan in chosen])
         self.row_price = 0.0 if self.alone else row_price(self.rows, rate, prices)
         self.calls = Counter(plan.label for plan in chosen)
+        self.made = {label: sum([plan.rows for plan in chosen if plan.label == label]) for label in self.calls if label}
         self.shares: dict[tuple[str, int], float] = {}
-        self.blocks: dict[tuple[int, int, int], tuple[float, ...]] = {}
+        self.blocks: dict[tuple[str, int, int], tuple[float, ...]] = {}
 
     @property
     def token(self) -> float:
@@ -231,13 +232,14 @@ class Values:
             first = last - requests
         return max(0.0, self.rate_with(requests) * self.prices.more(first, last, called=called) / (last - first))
 
-    def steps_beside(self, nodes: int, beside: int, requests: int) -> tuple[float, ...]:
-        """Tokens that a step of so many requests costs with 0 to `nodes` nodes of drafts that grow together, and
-        `beside` others: never less than with fewer nodes."""
-        key = (nodes, beside, requests)
+    def steps_with(self, label: str, nodes: int, requests: int) -> tuple[float, ...]:
+        """Tokens that a step of so many requests costs with 0 to `nodes` nodes of drafts that a call makes together,
+        beside those of others: never less than with fewer nodes."""
+        key = (label, nodes, requests)
         if key not in self.blocks:
-            rate, more = self.rate_with(requests), self.prices.more
-            longer = [more(beside, beside + count, called=True) for count in range(nodes + 1)]
+            beside = round((self.rows - self.made.get(label, 0)) * requests / self.requests)
+            longer = [self.prices.more(beside, beside + count, called=True) for count in range(nodes + 1)]
+            rate = self.rate_with(requests)
             self.blocks[key] = tuple([rate * seconds for seconds in accumulate(longer, max)])
         return self.blocks[key]
 

@@ -142,12 +142,11 @@ class Seat:
     def growth(self, costs: LiveCosts, values: Values, sharing: int, requests: int) -> Growth:
         """As `limit`, of a draft of a new decision."""
         known, row, steps = self.known, 0.0, ()
-        way, usual = known.ways[self.place], known.usual_rows(self.place)
+        way = known.ways[self.place]
         if way.stepwise and way.stops:
-            beside = round(values.rows * requests / values.requests - sharing * usual)
-            steps = values.steps_beside(sharing * way.depth, max(beside, 0), requests)
+            steps = values.steps_with(way.label, sharing * way.depth, requests)
         else:
-            row = values.another_row(usual, requests, called=not way.instant)
+            row = values.another_row(known.usual_rows(self.place), requests, called=not way.instant)
         run = values.rate_with(requests) * costs.another_token(way, *known.lengths[way.kind], sharing)
         return Growth(known.candour(self.place), row, run, known.onward(self.place), steps)
 
