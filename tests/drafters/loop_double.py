@@ -37,7 +37,8 @@ def draft(
             going = []
         for one in going:
             one.run_frontier()
-    return [one.kept(least_of(drafts)) for one in drafts]
+    least = least_of(drafts)
+    return [one.kept(least) for one in drafts]
 
 
 def growing_together(drafts: list["Growing"], going: list["Growing"]) -> list["Growing"]:

@@ -211,7 +211,7 @@ def test_chains_fill_a_block_of_rows_that_is_worth_it_and_enter_no_other():
 
 def test_nothing_is_verified_that_costs_more_than_it_brings():
     orders = [replace(order, depth=4) for order in ORDERS[:1] + ORDERS[2:]]
-    [*cut] = drafted(native_decoder(KERNELS[0], "bf16"), orders, [(1.0, 0.0, 0.0, 1.0, [0.0] + [100.0] * 12)] * 3)
+    cut = drafted(native_decoder(KERNELS[0], "bf16"), orders, [(1.0, 0.0, 0.0, 1.0, [0.0] + [100.0] * 12)] * 3)
     assert [draft[0] for draft in cut] == [[], [], []]
 
 

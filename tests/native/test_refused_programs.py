@@ -118,7 +118,7 @@ def test_what_is_read_or_written_in_two_widths_at_once(program):
 
 
 # depth, width, nodes, context, first slot, slots, pending tokens, slots for drafted rows, divisor, keys, least
-# log-chance, candour, costs of a row and a run, chance of another token
+# log-chance, candour, costs of a row and a run, chance of another token, what chains pay together
 DRAFT = (2, 1, 2, 3, 0, None, [4], [4], 1.0, [], float("-inf"), 1.0, 0.0, 0.0, 1.0, [])
 
 
@@ -148,11 +148,11 @@ DRAFT = (2, 1, 2, 3, 0, None, [4], [4], 1.0, [], float("-inf"), 1.0, 0.0, 0.0, 1
         (10, float("nan")),
         (14, 0.0),
         (14, 1.1),
+        (14, float("nan")),
         (15, [0.0]),
         (15, [0.0, float("nan")]),
         (15, [0.0, -1.0]),
         (15, [0.0, 2.0, 1.0]),
-        (14, float("nan")),
     ],
 )
 def test_drafts_out_of_bounds(place, value):

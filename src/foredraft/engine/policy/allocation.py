@@ -181,12 +181,11 @@ class Values:
     """
 
     def __init__(self, chosen: Sequence[Plan], rate: float, prices: Prices) -> None:
-        self.rate, self.prices = rate, prices
+        self.chosen, self.rate, self.prices = chosen, rate, prices
         self.requests, self.alone = len(chosen), len(chosen) == 1
         self.rows = sum([plan.rows for plan in chosen])
         self.row_price = 0.0 if self.alone else row_price(self.rows, rate, prices)
         self.calls = Counter(plan.label for plan in chosen)
-        self.made = {label: sum([plan.rows for plan in chosen if plan.label == label]) for label in self.calls if label}
         self.shares: dict[tuple[str, int], float] = {}
         self.blocks: dict[tuple[str, int, int], tuple[float, ...]] = {}
 
@@ -237,7 +236,8 @@ class Values:
         beside those of others: never less than with fewer nodes."""
         key = (label, nodes, requests)
         if key not in self.blocks:
-            beside = round((self.rows - self.made.get(label, 0)) * requests / self.requests)
+            others = sum([plan.rows for plan in self.chosen if plan.label != label])
+            beside = round(others * requests / self.requests)
             longer = [self.prices.more(beside, beside + count, called=True) for count in range(nodes + 1)]
             rate = self.rate_with(requests)
             self.blocks[key] = tuple([rate * seconds for seconds in accumulate(longer, max)])
