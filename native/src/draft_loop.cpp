@@ -236,10 +236,12 @@ class Levels {
                      going_.end());
     }
 
-    // A run takes about as long for one draft as for all of them, so all of them together must be worth it.
+    // A run takes about as long for one draft as for all of them, so all of them together must be worth it; one that
+    // is free is run anyhow, and the others with it at no cost.
     void stop() {
         double worth = 0, cost = 0;
         for (const Draft *draft : going_) {
+            if (draft->free() && !draft->frontier.empty()) return;
             for (int node : draft->frontier) worth += draft->worth_behind(node);
             cost = std::max(cost, draft->run);
         }
@@ -253,14 +255,19 @@ class Levels {
         for (const Draft *draft : all_) nodes += int(draft->nodes.size());
         std::vector<Draft *> growing;
         std::vector<End> ends;
+        std::vector<int> free;
         for (Draft *draft : going_) {
             if (draft->frontier.empty()) continue;
-            const int node = draft->frontier[0];
+            const int node = draft->frontier[0], left = draft->depth - draft->nodes[node].depth;
+            if (draft->free()) {
+                free.push_back(left);
+                continue;
+            }
             growing.push_back(draft);
             const double onward = draft->onward;
-            ends.push_back({onward * draft->chance_of(node), onward, draft->depth - draft->nodes[node].depth});
+            ends.push_back({onward * draft->chance_of(node), onward, left});
         }
-        const std::vector<char> goes = worth_growing(ends, nodes, together_);
+        const std::vector<char> goes = worth_growing(ends, nodes, together_, free);
         for (std::size_t i = 0; i < growing.size(); i++)
             if (!goes[i]) growing[i]->frontier.clear();
     }
@@ -268,10 +275,15 @@ class Levels {
     // What is not worth verifying beside all that has been drafted is not kept.
     void cut() {
         std::vector<double> chances;
-        for (const Draft *draft : all_)
-            for (int node = 0; node < int(draft->nodes.size()); node++) chances.push_back(draft->chance_of(node));
-        const double least = least_worth_a_row(std::move(chances), together_);
-        for (Draft *draft : all_) draft->row = std::max(draft->row, least);
+        int beside = 0;
+        for (const Draft *draft : all_) {
+            if (draft->free()) beside += int(draft->nodes.size());
+            else
+                for (int node = 0; node < int(draft->nodes.size()); node++) chances.push_back(draft->chance_of(node));
+        }
+        const double least = least_worth_a_row(std::move(chances), together_, beside);
+        for (Draft *draft : all_)
+            if (!draft->free()) draft->row = std::max(draft->row, least);
     }
 
     // What the rows `from` of the level just run hand on.

@@ -43,6 +43,8 @@ struct Draft {
 
     std::int64_t begun() const { return context + std::int64_t(pending.size()); }
     std::int64_t slot(std::int64_t position) const { return list ? list[position] : first + position; }
+    // Whether it pays for nothing that is drafted together: it grows as far as it may.
+    bool free() const { return together.steps.empty() && run == 0; }
     bool ends_at(int node) const { return width == 1 && nodes[node].gain < least; }
     // How likely a node's path is accepted: a stated chance to the power of `candour`.
     double chance_of(int node) const { return std::exp(candour * nodes[node].score); }

@@ -24,10 +24,12 @@ struct End {
 };
 
 // Which ends to run the drafter behind, of chains with `nodes` nodes so far: the likeliest of them, and so many levels,
-// that what these may bring less what the step and the runs then cost is most; none where that is below nothing.
-std::vector<char> worth_growing(const std::vector<End> &ends, int nodes, const Costs &costs);
+// that what these may bring less what the step and the runs then cost is most; none where that is below nothing. Beside
+// them chains that are `free` grow by so many levels anyhow.
+std::vector<char> worth_growing(const std::vector<End> &ends, int nodes, const Costs &costs,
+                                const std::vector<int> &free);
 
-// The chance below which nodes are not verified, given the chances of all nodes.
-double least_worth_a_row(std::vector<double> chances, const Costs &costs);
+// The chance below which nodes are not verified, given those of all nodes but the ones `beside` that are anyhow.
+double least_worth_a_row(std::vector<double> chances, const Costs &costs, int beside);
 
 }  // namespace foredraft

@@ -33,8 +33,8 @@ def draft(
         going = [one for one in going if one.frontier]
         if any(one.order.steps for one in drafts):
             going = growing_together(drafts, going)
-        elif sum(one.worth for one in going) < max((one.order.run for one in going), default=0.0):
-            going = []
+        elif not any(is_free(one) for one in going):
+            going = going if sum(one.worth for one in going) >= max((one.order.run for one in going), default=0) else []
         for one in going:
             one.run_frontier()
     least = least_of(drafts)
@@ -42,9 +42,10 @@ def draft(
 
 
 def growing_together(drafts: list["Growing"], going: list["Growing"]) -> list["Growing"]:
-    """The chains that go on: every number of the likeliest, and of levels, tried."""
+    """The chains that go on: every number of the likeliest, and of levels, tried; and those that are free."""
     order = max((one.order for one in drafts), key=lambda order: len(order.steps))
-    likeliest = sorted(going, key=lambda one: -one.order.onward * one.chance(one.frontier[0]))
+    bound, paying = [one for one in going if is_free(one)], [one for one in going if not is_free(one)]
+    likeliest = sorted(paying, key=lambda one: -one.order.onward * one.chance(one.frontier[0]))
     nodes = sum(len(one.tokens) for one in drafts)
 
     def value(count: int, levels: int) -> float:
@@ -53,12 +54,18 @@ def growing_together(drafts: list["Growing"], going: list["Growing"]) -> list["G
             own = range(1, min(levels, one.left) + 1)
             gain += sum(one.order.onward**level for level in own) * one.chance(one.frontier[0])
             rows += len(own)
-        return gain - (cost_of(order, nodes + rows) - cost_of(order, nodes)) - levels * order.run
+        anyhow = nodes + sum(min(levels, one.left) for one in bound)
+        runs = len([level for level in range(levels) if all(one.left <= level for one in bound)])
+        return gain - (cost_of(order, anyhow + rows) - cost_of(order, anyhow)) - runs * order.run
 
-    deepest = max((one.left for one in going), default=0)
-    found = [(value(count + 1, level + 1), count + 1) for level in range(deepest) for count in range(len(going))]
+    deepest = max((one.left for one in paying), default=0)
+    found = [(value(count + 1, level + 1), count + 1) for level in range(deepest) for count in range(len(paying))]
     best, count = max(found, default=(-1.0, 0))
-    return [one for one in going if one in likeliest[:count]] if best >= 0 else []
+    return [one for one in going if one in bound or (best >= 0 and one in likeliest[:count])]
+
+
+def is_free(one: "Growing") -> bool:
+    return one.order.run == 0 and not one.order.steps
 
 
 def cost_of(order: LoopOrder, nodes: int) -> float:
@@ -71,8 +78,10 @@ def least_of(drafts: list["Growing"]) -> float:
     order = max((one.order for one in drafts), key=lambda order: len(order.steps))
     if not order.steps:
         return 0.0
-    chances = sorted((one.chance(node) for one in drafts for node in range(len(one.tokens))), reverse=True)
-    worth = [sum(chances[:count]) - cost_of(order, count) for count in range(len(chances) + 1)]
+    nodes = [(one, node) for one in drafts for node in range(len(one.tokens))]
+    chances = sorted((one.chance(node) for one, node in nodes if not is_free(one)), reverse=True)
+    beside = len(nodes) - len(chances)
+    worth = [sum(chances[:count]) - cost_of(order, beside + count) for count in range(len(chances) + 1)]
     best = max(range(len(worth)), key=lambda count: (worth[count], count))
     return chances[best - 1] if best else float("inf")
 
@@ -149,7 +158,7 @@ class Growing:
         self.said[node] = self.runs(self.order, self.tokens[node : node + 1], behind, given, first=False)
 
     def kept(self, least: float = 0.0) -> Grown:
-        likely = [node for node in range(len(self.tokens)) if self.chance(node) >= least]
+        likely = [node for node in range(len(self.tokens)) if is_free(self) or self.chance(node) >= least]
         every = sorted(likely, key=lambda node: (-self.score(node), len(self.path(node)), node))
         kept = sorted(every[: self.order.nodes])
         now = {-1: -1} | {node: place for place, node in enumerate(kept)}

@@ -4,13 +4,13 @@ from math import inf, log
 
 import pytest
 
-from foredraft.drafters.growth import End, Growth, least_worth_a_row, worth_growing
+from foredraft.drafters.growth import FREE, End, Growth, least_worth_a_row, worth_a_run, worth_growing
 
 BLOCKS = (0.0, *[0.1] * 4, *[1.0] * 12, *[4.0] * 12)  # what a step costs with 0 to 28 nodes of four chains
 
 
-def growing(chains: list[End], nodes: int) -> list[int]:
-    return worth_growing(chains, nodes, chains[0].growth)
+def growing(chains: list[End], nodes: int, **beside) -> list[int]:
+    return worth_growing(chains, nodes, chains[0].growth, **beside)
 
 
 def ends(chances: list[float], *, left: int = 6, **costs) -> list[End]:
@@ -42,6 +42,23 @@ def test_runs_are_paid_by_all_together():
     assert growing(ends([0.5] * 4, run=1.9), 8) == [0, 1, 2, 3]
     assert growing(ends([0.5] * 4, run=2.1), 8) == []
     assert growing(ends([0.5] * 3, run=1.9), 8) == []
+
+
+def test_a_run_that_is_made_for_a_free_draft_costs_the_others_nothing():
+    paying = (Growth(row=0.1, run=5.0), [log(0.5)])
+    assert FREE.free and not paying[0].free and not Growth(steps=BLOCKS).free
+    assert not worth_a_run([paying]) and worth_a_run([paying, (FREE, [log(0.01)])])
+    chains = ends([0.5] * 2, run=1.1, left=2)
+    assert growing(chains, 4) == [] and growing(chains, 4, free=[1]) == [0, 1]
+
+
+def test_rows_of_free_chains_are_there_whatever_the_others_do():
+    """They begin the block that the others then fill, or have filled it."""
+    assert growing(ends([0.02] * 2, left=1), 4) == [] and growing(ends([0.02] * 2, left=1), 4, free=[1]) == [0, 1]
+    assert growing(ends([0.02] * 2, left=1), 14) == [0, 1] and growing(ends([0.02] * 2, left=1), 14, free=[1]) == [0]
+    costs = Growth(steps=BLOCKS)
+    assert least_worth_a_row([0.02, 0.01], costs) == inf
+    assert least_worth_a_row([0.02, 0.01], costs, 5) == 0.01 and least_worth_a_row([0.02, 0.01], costs, 15) == 0.02
 
 
 def test_chains_may_be_of_unlike_candour_and_length():

@@ -14,7 +14,7 @@ from foredraft.core.speculation_config import OFF
 from foredraft.drafters import draft_model
 from foredraft.drafters.draft_model import DraftModelDrafter
 from foredraft.drafters.growing_tree import GrowingTree
-from foredraft.drafters.growth import Growth
+from foredraft.drafters.growth import FREE, Growth
 from foredraft.engine import step
 from foredraft.heads import draft_loop
 from foredraft.model.native_runtime import extension
@@ -171,13 +171,18 @@ def test_one_call_ends_paths_where_levels_end_them(kind, name, tree_size, monkey
 BLOCKS = (0.0, *[0.05] * 4, *[0.3] * 5, *[0.9] * 20)
 
 
+@pytest.mark.parametrize("free", [(), (0,), (1, 2)], ids=["all pay", "one is free", "two are free"])
 @pytest.mark.parametrize("name", ["greedy", "seeded"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_one_call_ends_chains_that_pay_for_rows_together_where_levels_end_them(kind, name, monkeypatch):
-    whole, growth = step.draft_task, Growth(candour=0.7, run=0.03, onward=0.8, steps=BLOCKS)
-    monkeypatch.setattr(
-        step, "draft_task", lambda work, config: (task := whole(work, config)) and replace(task, growth=growth)
-    )
+def test_one_call_ends_chains_that_pay_for_rows_together_where_levels_end_them(kind, name, free, monkeypatch):
+    whole, paying = step.draft_task, Growth(candour=0.7, run=0.03, onward=0.8, steps=BLOCKS)
+
+    def priced(work, config):
+        task = whole(work, config)
+        place = next(i for i, prompt in enumerate(PROMPTS) if work.running.request.tokens[: len(prompt)] == prompt)
+        return task and replace(task, growth=FREE if place in free else paying)
+
+    monkeypatch.setattr(step, "draft_task", priced)
     config = SpeculationConfig(method="watched", num_speculative_tokens=6)
     quick, text = watched(kind, SAMPLINGS[name][0], config)
     by_levels(monkeypatch)

@@ -11,7 +11,7 @@ from foredraft.engine.policy.acceptance import Past
 from foredraft.engine.policy.allocation import MARGIN_BESIDE, NOTHING, Plan, Values
 from foredraft.engine.policy.decision import VAIN, Decider, StepPrices
 from foredraft.engine.policy.holding import WORTH_DECIDING, waits
-from foredraft.engine.policy.live_costs import LiveCosts
+from foredraft.engine.policy.live_costs import DRAFTED, LiveCosts
 from foredraft.engine.policy.policy import Policy
 from foredraft.engine.policy.request_policy import UNASKED, RequestPolicy, drafted
 from foredraft.engine.policy.routine import Routine
@@ -99,7 +99,7 @@ def test_one_step_says_little_of_what_asking_is_worth():
     before = known.asked_worth(1)
     for _ in range(16):
         known.saw_asked(1, -0.4, times=8)
-    assert before == pytest.approx(0.2, abs=0.01)
+    assert before == pytest.approx(0.2, abs=0.02)
     assert 0.0 < known.asked_worth(1) < before
 
 
@@ -179,30 +179,48 @@ def test_requests_are_drafted_for_by_temperature():
 def test_what_a_step_takes_longer_after_a_networks_call_is_a_cost_of_the_call():
     live = costs()
     live.light[SUFFIX.label] = True
-    for _ in range(40):
+    for _ in range(200):
         live.saw_step(4, 4, 0, False, 1.0)
         live.saw_step(16, 4, 0, False, 1.2)
-    for _ in range(200):
         live.saw_step(16, 4, 0, False, 1.6, called=True)
     prices = StepPrices(live, base_rows=4, requests=4, context=0.0, sampled=False)
     assert prices.step(12) == pytest.approx(1.2, rel=0.05) and prices.step(0) == pytest.approx(1.0, rel=0.05)
-    assert prices.draft(MODEL.label, 4) == pytest.approx(live.draft_seconds(MODEL.label, 4) + 0.4, rel=0.1)
+    assert prices.draft(MODEL.label, 4) == pytest.approx(live.draft_seconds(MODEL.label, 4) + 0.4, abs=0.08)
     assert prices.draft(SUFFIX.label, 4) == live.draft_seconds(SUFFIX.label, 4)
     other = StepPrices(live, base_rows=1, requests=1, context=0.0, sampled=False)
     assert other.aftermath == 0.0  # nobody has seen one of its size
 
 
-def test_steps_after_a_call_cost_what_they_were_seen_to_where_nobody_has_seen_others():
-    """Of other numbers of requests all steps with drafts took long."""
+def test_steps_after_a_call_say_what_others_take_that_nobody_has_seen():
+    """What was measured at the start may be wrong by as much for all: a busy machine measures itself as slow."""
     live = costs()
     for _ in range(100):
-        live.saw_step(4, 4, 0, False, 1.0)
-        live.saw_step(8, 1, 0, False, 2.0)
-        live.saw_step(16, 4, 0, False, 1.1, called=True)
+        live.saw_step(16, 4, 0, False, 0.5, called=True)
     prices = StepPrices(live, base_rows=4, requests=4, context=0.0, sampled=False)
-    call = live.draft_seconds(MODEL.label, 4)
-    assert prices.step(12) > 1.3 and prices.draft(MODEL.label, 4) < call
-    assert prices.step(12) + prices.draft(MODEL.label, 4) >= 1.1
+    assert prices.step(12) == pytest.approx(0.5, rel=0.1) and prices.step(0) == pytest.approx(0.5, rel=0.1)
+    assert abs(prices.aftermath) < 0.05
+
+
+def test_no_call_comes_to_less_than_half_of_what_it_takes():
+    """Steps after it may take less than others are believed to: still the slower of two drafters is the dearer."""
+    live = costs()
+    for _ in range(100):
+        live.saw_step(16, 4, 0, False, 3.0)
+        live.saw_step(16, 4, 0, False, 1.0, called=True)
+    prices = StepPrices(live, base_rows=4, requests=4, context=0.0, sampled=False)
+    assert prices.aftermath < -1.0
+    assert prices.draft(MODEL.label, 4) == pytest.approx(live.draft_seconds(MODEL.label, 4) / 2)
+
+
+def test_a_size_met_while_the_machine_was_busy_is_no_leap_between_its_neighbours():
+    live = costs()
+    for rows in (1, 2, 4, 5, 6, 1, 2, 4, 5, 6):
+        for _ in range(10):
+            live.saw_step(rows, 1, 0, False, 1.0)
+    for _ in range(2):
+        live.saw_step(3, 1, 0, False, 1.5)
+    line = dict(live.line_of((1, False, DRAFTED)))
+    assert live.cells[1, False, DRAFTED][3].factor > 1.3 and 1.0 < line[3] < 1.15
 
 
 def test_steps_after_a_decision_say_nothing_of_costs(monkeypatch: pytest.MonkeyPatch):

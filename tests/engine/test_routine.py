@@ -512,6 +512,26 @@ def test_who_leaves_no_choice_is_drafted_for_at_the_end_of_its_prompt(
 
 
 @pytest.mark.usefixtures("chains")
+def test_who_leaves_no_choice_is_drafted_whole_beside_those_whose_drafts_end(
+    engine: Engine, steady_costs: LiveCosts, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(engine.policy, "costs", steady_costs)
+    fixed = SpeculationConfig(method="draft_model", model="tiny-draft", num_speculative_tokens=3)
+    sizes, timed = [], Policy.timed
+
+    def noted(self, seats):
+        drafts = timed(self, seats)
+        sizes.extend((seat.known.fixed, len(tree), seat.depth) for seat, tree in drafts)
+        return drafts
+
+    monkeypatch.setattr(Policy, "timed", noted)
+    monkeypatch.setattr(LiveCosts, "another_token", lambda *_: 9.0)  # seconds: no chain would go on for that
+    engine.generate(PROMPTS[:2], SamplingParams(max_new_tokens=24, ignore_eos=True), [fixed, AUTO])
+    whole = [size for kept, size, depth in sizes if kept and depth >= 3]
+    assert len(whole) > 3 and set(whole) == {3}
+
+
+@pytest.mark.usefixtures("chains")
 def test_a_drafter_that_must_read_a_text_again_is_not_timed_by_that(
     engine: Engine, steady_costs: LiveCosts, monkeypatch: pytest.MonkeyPatch
 ):
@@ -527,7 +547,7 @@ def test_a_drafter_that_must_read_a_text_again_is_not_timed_by_that(
 
     monkeypatch.setattr(Policy, "go_on", preempted)
     engine.generate(PROMPTS[0], SamplingParams(max_new_tokens=40, ignore_eos=True), AUTO)
-    assert calls[:4] == [0, 0, 0, 1]  # of a request alone one step in four is learned from
+    assert sorted(calls[:4]) == [0, 0, 0, 1]  # of a request alone one step in four is learned from
 
 
 def test_a_decision_that_found_nothing_to_try_lets_the_next_ones_rest():

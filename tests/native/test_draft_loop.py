@@ -215,6 +215,27 @@ def test_nothing_is_verified_that_costs_more_than_it_brings():
     assert [draft[0] for draft in cut] == [[], [], []]
 
 
+FREE, DEAR = (1.0, 0.0, 0.0, 1.0, []), [0.0] + [100.0] * 12
+
+
+@pytest.mark.parametrize("paying", [(1.0, 0.0, 50.0, 1.0, []), (1.0, 0.0, 0.0, 1.0, DEAR), (1.0, 0.0, 50.0, 1.0, DEAR)])
+def test_a_chain_that_pays_for_nothing_grows_whatever_the_others_pay(paying):
+    orders = [replace(order, depth=4) for order in ORDERS[:1] + ORDERS[2:]]
+    whole = drafted(native_decoder(KERNELS[0], "bf16"), orders)
+    alone = drafted(native_decoder(KERNELS[0], "bf16"), orders, [paying] * 3)
+    beside = drafted(native_decoder(KERNELS[0], "bf16"), orders, [paying, FREE, paying])
+    assert max(len(draft[0]) for draft in alone) <= 1
+    assert [draft[0] for draft in beside] == [draft[0] for draft in whole]  # and pays for the runs and the block
+
+
+def test_chains_beside_a_free_one_pay_for_what_it_leaves_to_pay():
+    orders = [replace(order, depth=depth) for order, depth in zip(ORDERS[:1] + ORDERS[2:], (4, 2, 4), strict=True)]
+    whole = drafted(native_decoder(KERNELS[0], "bf16"), orders)
+    for paying in ((1.0, 0.0, 50.0, 1.0, [0.0] * 13), (1.0, 0.0, 0.0, 0.01, [0.0] * 7 + [100.0] * 6)):
+        beside = drafted(native_decoder(KERNELS[0], "bf16"), orders, [paying, FREE, paying])
+        assert [draft[0] for draft in beside] == [draft[0][:2] for draft in whole]
+
+
 @pytest.mark.parametrize(
     ("growth", "message"),
     [

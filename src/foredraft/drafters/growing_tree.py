@@ -291,7 +291,7 @@ def stopped(going: Sequence[GrowingTree], chosen: list[GrowingTree]) -> list[Gro
     for draft in going:
         if draft not in chosen:
             draft.frontier = []
-    return chosen
+    return [draft for draft in going if draft in chosen]
 
 
 def together(going: list[GrowingTree]) -> list[GrowingTree]:
@@ -302,16 +302,25 @@ def together(going: list[GrowingTree]) -> list[GrowingTree]:
 
 def likeliest(going: Sequence[GrowingTree], drafts: Sequence[GrowingTree], costs: Growth) -> list[GrowingTree]:
     """Those of the chains `going` that are worth another run, where rows are paid for by all `drafts` of a call."""
-    ends = [End(draft.task.growth, draft.nodes[draft.frontier[0]].score, draft.left) for draft in going]
-    return [going[place] for place in worth_growing(ends, sum(len(draft.nodes) for draft in drafts), costs)]
+    paying, free = apart(going)
+    ends = [End(draft.task.growth, draft.nodes[draft.frontier[0]].score, draft.left) for draft in paying]
+    nodes = sum(len(draft.nodes) for draft in drafts)
+    return free + [paying[place] for place in worth_growing(ends, nodes, costs, [draft.left for draft in free])]
 
 
 def settle(drafts: Sequence[GrowingTree], costs: Growth) -> None:
     """Keep those nodes of all drafts that are worth verifying together."""
-    chances = [draft.task.growth.chance(node.score) for draft in drafts for node in draft.nodes]
-    least = least_worth_a_row(chances, costs)
-    for draft in drafts:
+    paying, free = apart(drafts)
+    chances = [draft.task.growth.chance(node.score) for draft in paying for node in draft.nodes]
+    least = least_worth_a_row(chances, costs, sum(len(draft.nodes) for draft in free))
+    for draft in paying:
         draft.least = least
+
+
+def apart(drafts: Sequence[GrowingTree]) -> tuple[list[GrowingTree], list[GrowingTree]]:
+    """Those that pay for what is drafted, and those that are free."""
+    free = [draft for draft in drafts if draft.task.growth.free]
+    return [draft for draft in drafts if not draft.task.growth.free], free
 
 
 def fitted(logits: Tensor, rows: int) -> Tensor:

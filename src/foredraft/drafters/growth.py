@@ -27,6 +27,11 @@ class Growth:
     onward: float = 1.0
     steps: tuple[float, ...] = ()
 
+    @property
+    def free(self) -> bool:
+        """Whether nothing is paid for what is drafted together: such a draft grows as far as it may."""
+        return not self.steps and not self.run
+
     def chance(self, score: float) -> float:
         """How likely a path of the log-chance `score` is accepted."""
         return exp(self.candour * score)
@@ -68,16 +73,20 @@ class End(NamedTuple):
 
 
 def worth_a_run(levels: Iterable[tuple[Growth, Iterable[float]]]) -> bool:
-    """Whether to run the drafter once more behind the nodes of such log-chances, those of each draft."""
-    worth = cost = 0.0
+    """Whether to run the drafter once more behind the nodes of such log-chances, those of each draft that has any. One
+    that is free is run anyhow, and the others with it at no cost."""
+    worth, costs = 0.0, [0.0]
     for growth, scores in levels:
         worth += sum(map(growth.worth_behind, scores))
-        cost = max(cost, growth.run)
-    return worth >= cost
+        costs.append(growth.run)
+        if growth.free:
+            return True
+    return worth >= max(costs)
 
 
-def worth_growing(ends: Sequence[End], nodes: int, costs: Growth) -> list[int]:
-    """Those of the `ends` of chains that grow together, of `nodes` nodes so far, to run the drafter behind.
+def worth_growing(ends: Sequence[End], nodes: int, costs: Growth, free: Sequence[int] = ()) -> list[int]:
+    """Those of the `ends` of chains that grow together, of `nodes` nodes so far, to run the drafter behind; beside
+    chains that are `free` and grow by so many levels anyhow.
 
     The likeliest of them, and so many levels, that what these may bring less what the step and the runs then cost, by
     `costs`, is most; none where that is below nothing. Nobody is bound to grow them all: after the next level it is
@@ -85,9 +94,11 @@ def worth_growing(ends: Sequence[End], nodes: int, costs: Growth) -> list[int]:
     """
     chances = [end.growth.onward * end.growth.chance(end.score) for end in ends]
     ordered = sorted(range(len(ends)), key=lambda place: -chances[place])
-    best, going, gains, before = 0.0, 0, [0.0] * len(ends), costs.step(nodes)
+    best, going, gains, paid = 0.0, 0, [0.0] * len(ends), max(free, default=0)
     for levels in range(1, max((end.left for end in ends), default=0) + 1):
         gain, rows = 0.0, 0
+        beside = nodes + sum(min(levels, left) for left in free)
+        runs = max(0, levels - paid) * costs.run
         for count, place in enumerate(ordered, start=1):
             end = ends[place]
             if levels <= end.left:
@@ -95,18 +106,19 @@ def worth_growing(ends: Sequence[End], nodes: int, costs: Growth) -> list[int]:
                 chances[place] *= end.growth.onward
             gain += gains[place]
             rows += min(levels, end.left)
-            value = gain - (costs.step(nodes + rows) - before) - levels * costs.run
+            value = gain - (costs.step(beside + rows) - costs.step(beside)) - runs
             if value >= best:
                 best, going = value, count
     return sorted(ordered[:going])
 
 
-def least_worth_a_row(chances: Sequence[float], costs: Growth) -> float:
-    """The chance below which nodes of chains that have grown together are not verified, given those of all nodes."""
+def least_worth_a_row(chances: Sequence[float], costs: Growth, beside: int = 0) -> float:
+    """The chance below which nodes of chains that have grown together are not verified, given those of all nodes but
+    the ones `beside` them that are verified anyhow."""
     best, least, gain = 0.0, float("inf"), 0.0
     for count, chance in enumerate(sorted(chances, reverse=True), start=1):
         gain += chance
-        value = gain - (costs.step(count) - costs.step(0))
+        value = gain - (costs.step(beside + count) - costs.step(beside))
         if value >= best:
             best, least = value, chance
     return least

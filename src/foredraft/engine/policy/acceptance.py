@@ -185,6 +185,12 @@ class DepthAcceptance:
         """Expected accepted tokens by depth, [depth + 1]."""
         return self.estimated[0]
 
+    def expected_at(self, depth: float) -> float:
+        """The same of drafts that are so deep on average."""
+        below = int(depth)
+        fewer, more = self.expected[below], self.expected[min(below + 1, self.depth)]
+        return fewer + (more - fewer) * (depth - below)
+
     @property
     def estimated(self) -> tuple[list[float], list[tuple[float, float]]]:
         """The same, and each depth's mean rate and its standard deviation: computed when asked for, seldomer than

@@ -84,9 +84,10 @@ class StepPrices:
         return self.costs.steps
 
     def draft(self, label: str, requests: int) -> float:
-        """The call, and what it makes the rest of the step longer by."""
+        """The call, and what it makes the rest of the step longer by. Where that is less than nothing, no call comes to
+        less than half of what it takes: of two drafters the slower one stays the dearer."""
         seconds = self.costs.draft_seconds(label, requests)
-        return seconds if label in self.costs.light else max(0.0, seconds + self.aftermath)
+        return seconds if label in self.costs.light else seconds + max(self.aftermath, -seconds / 2)
 
     @property
     def token(self) -> float:

@@ -7,9 +7,9 @@ from foredraft.engine.running import Work
 
 HOLD_STEPS, HOLD_MORE = 3, 7  # further steps for which a decision stands at least, of few requests and of many
 MANY = 8  # requests
-DECIDING, DECIDING_EACH = 2.5e-4, 3e-4  # seconds that a decision takes, and more for each request
+DECIDING, DECIDING_EACH = 5e-4, 3e-4  # seconds that a decision takes, and more for each request
 DECIDING_SHARE = 0.02  # of the time that deciding may take: where steps are short, decisions stand for longer
-HOLD_MOST, HOLD_MOST_BESIDE = 24, 48
+HOLD_MOST, HOLD_MOST_BESIDE = 32, 48
 HOLD_WEIGHED = 24  # and where drafts are weighed in every step: which of them are worth asking for changes sooner
 HOLD_UNTRIED = 16  # and where nobody has seen yet what some call for so many requests takes: it may be much more
 HOLD_IDLE = 32  # and where few requests are not drafted for: drafts for few mostly pay, so that is soon wrong
@@ -17,10 +17,12 @@ WORTH_DECIDING = 4  # tokens that one of several requests must still have to wri
 DOUBLINGS = 2  # of the steps that a decision stands for, where several requests were decided not to be drafted for
 
 
-def hold_for(requests: int, plain_seconds: float, *, untried: bool = False) -> int:
+def hold_for(requests: int, plain_seconds: float, *, untried: bool = False, unsure: bool = False) -> int:
     """Further steps that a decision for so many requests stands for, where a plain step takes so long; `untried` where
-    it has a drafter called for as many for the first time."""
+    it has a drafter called for as many for the first time, `unsure` where it asks one that hardly was of late."""
     least = HOLD_STEPS if requests < MANY else HOLD_MORE
+    if unsure:
+        return least
     worth = (DECIDING + DECIDING_EACH * requests) / (DECIDING_SHARE * plain_seconds)
     most = HOLD_MOST if requests == 1 else HOLD_UNTRIED if untried else HOLD_MOST_BESIDE
     return max(least, min(most, round(worth)))

@@ -62,8 +62,8 @@ class InstantDrafts:
         """After a decision: note what the drafts were worth by its values, what asking costs, and who goes on."""
         # A request's share of a call holds everybody up: 1 / n of its seconds, in which n requests would write.
         labels = {way.label for seat in seats for way in seat.known.ways if way.instant}
-        lost, plain = (ROUTINE if len(seats) > 1 else 0.0), prices.step(0)
-        self.prices = {label: (ASK_FACTOR * prices.draft(label, len(seats)) + lost) / plain for label in labels}
+        lost, each = (ROUTINE if len(seats) > 1 else 0.0), values.rate / len(seats)
+        self.prices = {label: (ASK_FACTOR * prices.draft(label, len(seats)) + lost) * each for label in labels}
         for seat in seats:
             seat.judge(values)
             seat.known.settle(self.prices)

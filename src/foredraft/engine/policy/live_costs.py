@@ -1,7 +1,9 @@
 """Measured costs, corrected while the engine runs: the machine may be busier now than when they were measured."""
 
 from bisect import bisect_left
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from math import log2
 from typing import Any
 
 from foredraft.core.outcome import SpeculationStatistics
@@ -13,14 +15,15 @@ FOLLOW = 0.1  # weight of a new observation
 OWN_FOLLOW = 0.03  # and for what is special to one size: most of what changes is how busy the machine is
 NEW = 3  # observations before which a size says nothing of the machine
 SETTLED = 1.0  # observations after which a cell speaks for itself
+WIDTH = 0.25  # doublings of its rows within which it speaks for others, too
 KNOWN = 2.0  # and after which its price is sure
 FORGET = 0.998  # what a cell's observations are worth after each step without another: the machine was busy then
 KEPT_DRIFTS = 1024  # labels and sizes of drafter calls; requests may ask for more than memory can hold
-PLAIN, DRAFTED, CALLED = range(3)  # steps without drafts, with some that no network made, and after a network's call
+SORTS = PLAIN, DRAFTED, CALLED = 0, 1, 2  # no drafts; some, which no network made; after a network's call
 AFTER_CALL = 4  # rows a request that steps after a network's call are compared at
 LEAST_SHARE = 0.1  # of a whole draft's time that the shortest is taken to need
 WILDEST = 3.0  # an observation further off than this factor is cut to it
-RENEW = 4  # steps after which factors are computed again: they move slowly, and are asked for many times a step
+RENEW = 8  # steps after which factors are computed again: they move slowly, and are asked for many times a step
 SETTLING = 32  # first steps, after each of which they are
 
 
@@ -70,6 +73,20 @@ class Calls(Drift):
     def whole(self) -> float:
         """The usual ratio."""
         return self.factor * self.share
+
+
+def weighted(known: Iterable[tuple[float, float]], usual: float) -> float:
+    """The mean of factors by their worth, what is `usual` among them."""
+    total, worth = usual * SETTLED, SETTLED
+    for factor, weight in known:
+        total += factor * weight
+        worth += weight
+    return total / worth
+
+
+def near(cells: Iterable[tuple[float, float, float, float]], place: float) -> list[tuple[float, float]]:
+    """Factors of cells and what they are worth at `place`, which lies so many doublings of rows from 1."""
+    return [(factor, worth / (1.0 + ((its - place) / WIDTH) ** 2)) for _, its, factor, worth in cells]
 
 
 def between(points: list[tuple[float, float]], x: float) -> float:
@@ -166,7 +183,7 @@ class LiveCosts:
         line = self.known_lines.get(kind)
         if line is None:
             line = self.known_lines[kind] = self.line_of(kind)
-        return between(line, rows)
+        return self.whole[sampled].factor * between(line, rows)
 
     def knows(self, rows: int, requests: int, sampled: bool) -> bool:
         """Whether steps of this size with drafts have been seen, and not too long ago."""
@@ -175,26 +192,35 @@ class LiveCosts:
         return any(cell is not None and self.worth(cell) >= KNOWN for cell in found)
 
     def line_of(self, kind: tuple[int, bool, int]) -> list[tuple[float, float]]:
-        """Factors by rows of one kind of step, at least one; in doubt those of the nearest number of requests."""
+        """Factors by rows of one kind of step, beside `whole`, at least one; in doubt those of other sorts, and then of
+        the nearest number of requests.
+
+        That a step's time leaps between two sizes was seen when forwards were measured, if it does. What has been seen
+        since is smooth over the rows: a size met while the machine was busy must not look like a leap to it.
+        """
         size, sampled, sort = kind
-        whole, usual = self.whole[sampled].factor, self.usual(size, sampled, sort)
-        seen = sorted((cell.rows, whole * self.settled(cell, usual)) for cell in self.cells.get(kind, {}).values())
-        return seen or [(0.0, whole * usual)]
+        usual = self.usual(size, sampled, sort)
+        own = self.seen_cells(kind)
+        others = [cell for other in SORTS if other != sort for cell in self.seen_cells((size, sampled, other))]
+        line = {}
+        for rows, place, _, _ in own + others:
+            line[rows] = weighted(near(own, place), weighted(near(others, place), usual))
+        return sorted(line.items()) or [(0.0, usual)]
+
+    def seen_cells(self, kind: tuple[int, bool, int]) -> list[tuple[float, float, float, float]]:
+        """Rows of the cells of one kind, how often these double from 1 on, their factors, and what these are worth."""
+        cells = self.cells.get(kind, {}).values()
+        return [(cell.rows, log2(cell.rows), cell.factor, self.worth(cell)) for cell in cells]
 
     def usual(self, size: int, sampled: bool, sort: int) -> float:
-        """The mean factor of all cells of one sort, the nearer in number of requests the more it counts."""
-        alike = [(its, cells) for (its, *kind), cells in self.cells.items() if kind == [sampled, sort]]
-        known = [
-            (cell.factor, self.worth(cell) / (1 + abs(its - size)) ** 2)
-            for its, cells in alike
-            for cell in cells.values()
-        ]
-        return (sum(factor * worth for factor, worth in known) + SETTLED) / (sum(w for _, w in known) + SETTLED)
-
-    def settled(self, cell: "Cell", usual: float) -> float:
-        """A cell's factor, as far as it has been seen, and lately."""
-        worth = self.worth(cell)
-        return (cell.factor * worth + usual * SETTLED) / (worth + SETTLED)
+        """The mean factor of all cells of one sort, the nearer in number of requests the more it counts; in doubt that
+        of all sorts."""
+        known: tuple[list, list] = ([], [])
+        for (its, sampling, other), cells in self.cells.items():
+            if sampling == sampled:
+                alike = 1.0 / (1 + abs(its - size)) ** 2
+                known[other == sort].extend([(cell.factor, alike * self.worth(cell)) for cell in cells.values()])
+        return weighted(known[True], weighted(known[False], 1.0))
 
     def worth(self, cell: "Cell") -> float:
         return min(cell.seen, 1.0 / FOLLOW) * FORGET ** (self.steps - cell.last)
@@ -209,9 +235,9 @@ class LiveCosts:
         cell = cells.setdefault(size_class(rows), Cell(rows=rows))
         # What is special to a size is no news of the machine: else plain steps, unseen for a while, would be believed
         # to have become dearer only because all steps are of a dearer size now.
-        if cell.seen >= NEW or (whole.seen < NEW and not called):
+        if cell.seen >= NEW or whole.seen < NEW:
             whole.follow(ratio / cell.factor, prior=0.0)
-        cell.follow(ratio / whole.factor, OWN_FOLLOW)
+        cell.follow(ratio / whole.factor, OWN_FOLLOW, prior=0.0)
         cell.rows += FOLLOW * (rows - cell.rows)
         self.steps += 1
         cell.last = self.steps

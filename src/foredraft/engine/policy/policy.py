@@ -325,7 +325,9 @@ class Policy:
         beginning = sum(seat.begins for seat in self.seats)
         calls = decision.values.calls.items()
         untried = any([label is not None and not self.costs.has_seen(label, count) for label, count in calls])
-        most = hold_for(len(known), prices.step(0), untried=untried) if outlasts(beginning, len(known)) else 0
+        unsure = any([its.asks_unsure(its.base.place) for its in known])
+        lasting = outlasts(beginning, len(known))
+        most = hold_for(len(known), prices.step(0), untried=untried, unsure=unsure) if lasting else 0
         self.standing.renew(known, decision.values, most)
 
     def final(self) -> list[Plan]:

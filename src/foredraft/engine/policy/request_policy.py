@@ -17,8 +17,9 @@ REFRESH_EVERY = 8  # steps after which unused ways are looked at again
 ASK_FOLLOW = 0.15  # weight of a new observation of what an instant draft was worth
 PAST_FOLLOW = 0.03  # the same over all requests
 UNASKED = 1.0  # tokens that asking a way is hoped to be worth
-ASKED_FADE, ASKED_PRIOR = 0.999, 4.0  # what a step of one of many is worth after another's, and how many hope is worth
-UNASKED_FADE = 0.99  # what such steps are worth after a decision not to ask: hope returns slowly
+ASKED_FADE, ASKED_PRIOR = 0.999, 12.0  # what a step of one of many is worth after another's, and how many hope is worth
+UNASKED_FADE = 0.985  # what such steps are worth after a decision not to ask, for each who does not: hope returns
+ASKED_SURE = 100.0  # such steps after which it is known what asking is worth
 ROWS_FOLLOW = 0.2  # weight of a new draft in how large they usually are
 MANY_CLASS = 2  # crowd beside which looking at instant drafts takes longer than drafting
 LENGTH = attrgetter("depth")
@@ -189,6 +190,8 @@ class RequestPolicy:
         way = self.ways[place]
         acceptance, usual = self.depths[way.kind], self.usual_rows(place)
         rows, gain = round(usual), min(acceptance.expected[depth], usual)
+        if self.crowd == 0 and usual < depth and self.ends_itself(place):
+            gain = acceptance.expected_at(usual)
         if not hopeful:
             return Plan(way.label, gain, gain, rows, place, 0.0, self.fixed)
         hoped, urgency = acceptance.hoped(depth, self.steps), acceptance.urgency(self.steps)
@@ -202,6 +205,10 @@ class RequestPolicy:
             way = self.ways[place]
             rows = min(self.past.rows.get(self.shape(way), way.nodes), way.nodes)
         return rows
+
+    def ends_itself(self, place: int) -> bool:
+        """Whether way `place` drafts chains level by level, no longer than they are worth."""
+        return self.ways[place].stepwise and self.ways[place].stops
 
     def shape(self, way: Way) -> tuple:
         """Whose drafts of a way are cut like this request's."""
@@ -251,6 +258,11 @@ class RequestPolicy:
         """Tokens that asking a way for all has been worth to each."""
         seen = self.past.askings.get(self.asking(place))
         return UNASKED if seen is None else seen.mean(UNASKED, ASKED_PRIOR)
+
+    def asks_unsure(self, place: int) -> bool:
+        """Whether way `place`, one asked for all, has hardly been asked of late."""
+        seen = self.past.askings.get(self.asking(place)) if place in self.asked_by_all else None
+        return place in self.asked_by_all and (seen is None or seen.tries < ASKED_SURE)
 
     def saw_asked(self, place: int, tokens: float, times: int = 1) -> None:
         """Asking for all was worth so many tokens to this one, as often as it stands for. Most steps bring nothing and

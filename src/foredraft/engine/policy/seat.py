@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from foredraft.core.draft_tree import ROOT, DraftTree
 from foredraft.core.request import Request
-from foredraft.drafters.growth import Growth
+from foredraft.drafters.growth import FREE, Growth
 from foredraft.engine import step
 from foredraft.engine.policy.allocation import MARGIN_BESIDE, NOTHING, PLAIN, Plan, Prices, Values, soundest
 from foredraft.engine.policy.live_costs import LiveCosts, size_class
@@ -140,7 +140,9 @@ class Seat:
         self.work.growth = self.known.growth[key]
 
     def growth(self, costs: LiveCosts, values: Values, sharing: int, requests: int) -> Growth:
-        """As `limit`, of a draft of a new decision."""
+        """As `limit`, of a draft of a new decision; a fixed one is as long as it was asked to be."""
+        if self.known.fixed:
+            return FREE
         known, row, steps = self.known, 0.0, ()
         way = known.ways[self.place]
         if way.stepwise and way.stops:
@@ -214,11 +216,15 @@ class Seat:
         """Note what became of the draft by the way chosen, one that is not instant.
 
         Beside others it was cut to what paid then, and the next one will be: only what was verified counts. Alone, what
-        was left out is believed to be worth what its drafter said, since the next one may go elsewhere.
+        was left out is believed to be worth what its drafter said, since the next one may go elsewhere; and behind a
+        chain that ended by itself, when all of it was accepted, as much as behind other tokens.
         """
         tree, path, further, offer = self.work.tree, self.work.path, 0.0, self.offers.get(self.place)
-        if offer and self.known.crowd == 0:
-            tree, further = offer.tree, offer.further(path)
+        if self.known.crowd == 0:
+            if offer:
+                tree, further = offer.tree, offer.further(path)
+            elif 0 < len(path) == len(tree) and self.known.ends_itself(self.place):
+                further = self.known.onward(self.place)
         self.known.learn(self.place, tree, path, self.depth, self.step, further)
 
     def judge(self, values: Values) -> None:
