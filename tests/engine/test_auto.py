@@ -62,7 +62,7 @@ def steady(engine: Engine, steady_costs: LiveCosts, monkeypatch: pytest.MonkeyPa
 def restless(steady: Engine, monkeypatch: pytest.MonkeyPatch):
     engine = steady
     kept, engine.policy.decider = engine.policy.decider, Restless()
-    monkeypatch.setattr(policy, "hold_for", lambda requests, plain_seconds, untried: 0)
+    monkeypatch.setattr(policy, "hold_for", lambda requests, plain_seconds, **_: 0)
     monkeypatch.setattr(Cutting, "instant", lambda self, plans: plans)
     yield engine
     engine.policy.decider = kept

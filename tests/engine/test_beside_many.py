@@ -1,5 +1,6 @@
 """How the policy goes about many requests: it looks at little, decides seldom, and asks all of them or none."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -11,6 +12,7 @@ from foredraft.engine.policy.acceptance import Past
 from foredraft.engine.policy.allocation import MARGIN_BESIDE, NOTHING, Plan, Values
 from foredraft.engine.policy.decision import VAIN, Decider, StepPrices
 from foredraft.engine.policy.holding import WORTH_DECIDING, waits
+from foredraft.engine.policy.instant_drafts import InstantDrafts
 from foredraft.engine.policy.live_costs import DRAFTED, LiveCosts
 from foredraft.engine.policy.policy import Policy
 from foredraft.engine.policy.request_policy import UNASKED, RequestPolicy, drafted
@@ -89,6 +91,52 @@ def test_what_asking_has_brought_is_learned_from_what_was_accepted():
     one.work.path = []
     one.learn(0.25, teaches=True, stands_for=9999)
     assert one.known.asked_worth(1) == pytest.approx(-0.5, abs=0.01)
+
+
+def test_who_asks_again_after_a_while_asks_for_a_short_time():
+    known = seat(past=Past()).known
+    assert known.asks_unsure(1)
+    assert not known.asks_unsure(0), "the model is not asked for all or none"
+    known.saw_asked(1, -0.1, times=200)
+    assert not known.asks_unsure(1) and known.asked_worth(1) < 0.0
+    for _ in range(100):
+        known.leaves(1)
+    assert known.asks_unsure(1) and known.asked_worth(1) > MARGIN_BESIDE
+
+
+def test_a_lone_chain_that_ended_by_itself_was_not_refused():
+    """What lies behind it counts as tokens behind others do; beside others it was cut, and the next one will be."""
+    outcomes = {}
+    for crowd, nodes, accepted in ((ALONE, 2, 2), (ALONE, 2, 1), (ALONE, 0, 0), (FEW, 2, 2)):
+        own, heard = seat(crowd), []
+        own.known.ways = [replace(MODEL, stepwise=True), SUFFIX, LOOKUP]
+        own.work.tree, own.work.path, own.place = DraftTree.chain([1] * nodes, "model"), list(range(accepted)), 0
+        own.known.learn = lambda *given, heard=heard: heard.append(given)
+        own.learn_of_draft()
+        outcomes[crowd, nodes, accepted] = heard[0][-1]
+    assert outcomes.pop((ALONE, 2, 2)) == own.known.onward(0) > 0.0
+    assert set(outcomes.values()) == {0.0}
+
+
+def test_a_lone_chain_that_ends_itself_brings_what_drafts_as_long_bring():
+    own = seat(ALONE)
+    own.known.ways = [replace(MODEL, stepwise=True), SUFFIX, LOOKUP]
+    whole = own.known.plan(0, 4)
+    own.known.learn_rows(0, 2)
+    usual, (_, one, two, *_) = own.known.plan(0, 4), own.known.depths[MODEL.kind].expected
+    assert (whole.rows, usual.rows) == (4, 2) and usual.gain == two < whole.gain
+    assert one < own.known.depths[MODEL.kind].expected_at(1.5) < two
+
+
+def test_asking_costs_the_tokens_that_are_written_meanwhile():
+    seats = [seat(FEW) for _ in range(4)]
+    asked = {}
+    for speed_up in (1.0, 2.0):
+        known, instant = values(seats), InstantDrafts()
+        known.rate *= speed_up
+        instant.settle(seats, known.prices, known)
+        asked[speed_up] = instant.prices
+    assert asked[2.0] == {label: pytest.approx(2 * price) for label, price in asked[1.0].items()}
 
 
 def test_one_step_says_little_of_what_asking_is_worth():

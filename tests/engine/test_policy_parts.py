@@ -20,6 +20,7 @@ from foredraft.engine.policy.exploration import FIRST_STEPS, LEAST_SHARE, Explor
 from foredraft.engine.policy.holding import (
     DOUBLINGS,
     HOLD_IDLE,
+    HOLD_MORE,
     HOLD_MOST,
     HOLD_MOST_BESIDE,
     HOLD_STEPS,
@@ -454,6 +455,13 @@ def test_what_was_left_out_counts_by_how_likely_it_was():
     assert learnt == sorted(learnt) and learnt[0] < learnt[1] - 0.2 < learnt[2] - 0.4
 
 
+def test_drafts_of_a_depth_between_two_bring_what_lies_between():
+    known = DepthAcceptance(Past(), (0, 0, "a"), 3)
+    one, two, three = known.expected[1:]
+    assert known.expected_at(1.0) == one and known.expected_at(3.0) == three
+    assert known.expected_at(1.25) == pytest.approx(0.75 * one + 0.25 * two)
+
+
 def test_how_far_a_drafters_chances_may_be_believed():
     def candour(chance: float, hits: int) -> float:
         known = ChanceAcceptance(Past(), ("kind",))
@@ -863,6 +871,7 @@ def test_a_decision_stands_for_longer_where_steps_are_short_and_for_less_where_a
     assert hold_for(4, short) == HOLD_MOST_BESIDE and hold_for(4, short, untried=True) == HOLD_UNTRIED
     assert hold_for(1, 1e-6) == hold_for(1, 1e-6, untried=True) == HOLD_MOST
     assert hold_for(4, long) == hold_for(4, long, untried=True) == HOLD_STEPS
+    assert hold_for(16, short, unsure=True) == HOLD_MORE and hold_for(16, short) == HOLD_MOST_BESIDE
     live = LiveCosts(StepCosts(forwards=(ForwardCost(rows=1, requests=1, context=0, seconds=1.0),), drafts={}))
     assert not live.has_seen("a", 4)
     live.saw_draft("a", 4, 0.5)

@@ -261,8 +261,10 @@ class RequestPolicy:
 
     def asks_unsure(self, place: int) -> bool:
         """Whether way `place`, one asked for all, has hardly been asked of late."""
-        seen = self.past.askings.get(self.asking(place)) if place in self.asked_by_all else None
-        return place in self.asked_by_all and (seen is None or seen.tries < ASKED_SURE)
+        if place not in self.asked_by_all:
+            return False
+        seen = self.past.askings.get(self.asking(place))
+        return seen is None or seen.tries < ASKED_SURE
 
     def saw_asked(self, place: int, tokens: float, times: int = 1) -> None:
         """Asking for all was worth so many tokens to this one, as often as it stands for. Most steps bring nothing and
