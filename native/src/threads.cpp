@@ -143,8 +143,8 @@ void Threads::serve(int number) {
     for (unsigned seen = 0;;) {
         for (int spin = 0; spin < IDLE_SPINS && jobs_.load(std::memory_order_relaxed) == seen; spin++) pause();
         sleep_until_job_after(seen);
+        seen = jobs_;  // first: what closes is counted after it has been said, so it is seen now or waited for no more
         if (closing_) return;
-        seen = jobs_;
         // Inside before the job is looked for: whoever has begun it takes it away, then looks who is inside.
         inside_++;
         if (const auto *job = job_.load()) {
