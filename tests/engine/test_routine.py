@@ -512,6 +512,38 @@ def test_who_leaves_no_choice_is_drafted_for_at_the_end_of_its_prompt(
 
 
 @pytest.mark.usefixtures("chains")
+def test_a_drafter_that_must_read_a_text_again_is_not_timed_by_that(
+    engine: Engine, steady_costs: LiveCosts, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(engine.policy, "costs", steady_costs)
+    go_on, calls = Policy.go_on, []
+
+    def preempted(self, pool, *, steady):
+        if not calls:
+            for running in list(self.requests):
+                self.start_over(SimpleNamespace(id=running))
+        go_on(self, pool, steady=steady)
+        calls.append(len(self.calls))
+
+    monkeypatch.setattr(Policy, "go_on", preempted)
+    engine.generate(PROMPTS[0], SamplingParams(max_new_tokens=40, ignore_eos=True), AUTO)
+    assert calls[:4] == [0, 0, 0, 1]  # of a request alone one step in four is learned from
+
+
+def test_a_decision_that_found_nothing_to_try_lets_the_next_ones_rest():
+    decider, plan = Decider(Exploration(allowed=10.0)), Plan("a", 0.0, 0.0, 2, 0)
+    prices = SimpleNamespace(step=lambda rows: 1.0, draft=lambda label, requests: 1.0)
+    looked = []
+    for _ in range(2 * REST + 1):
+        looked.append(decider.explores(1.0))
+        decider.decide([[NOTHING, plan]], [100], prices, exploring=looked[-1])
+    assert looked == [place % REST == 0 for place in range(2 * REST + 1)]
+    decider.resting, decider.usual = REST, 2.0
+    decider.watch(0.5, 1.0)  # the text has changed: speculation is worth less than half of what it was
+    assert decider.explores(1.0)
+
+
+@pytest.mark.usefixtures("chains")
 def test_who_leaves_no_choice_is_drafted_whole_beside_those_whose_drafts_end(
     engine: Engine, steady_costs: LiveCosts, monkeypatch: pytest.MonkeyPatch
 ):
@@ -529,35 +561,3 @@ def test_who_leaves_no_choice_is_drafted_whole_beside_those_whose_drafts_end(
     engine.generate(PROMPTS[:2], SamplingParams(max_new_tokens=24, ignore_eos=True), [fixed, AUTO])
     whole = [size for kept, size, depth in sizes if kept and depth >= 3]
     assert len(whole) > 3 and set(whole) == {3}
-
-
-@pytest.mark.usefixtures("chains")
-def test_a_drafter_that_must_read_a_text_again_is_not_timed_by_that(
-    engine: Engine, steady_costs: LiveCosts, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(engine.policy, "costs", steady_costs)
-    go_on, calls = Policy.go_on, []
-
-    def preempted(self, pool, *, steady):
-        if not calls:
-            for running in list(self.requests):
-                self.start_over(SimpleNamespace(id=running))
-        go_on(self, pool, steady=steady)
-        calls.append(len(self.calls))
-
-    monkeypatch.setattr(Policy, "go_on", preempted)
-    engine.generate(PROMPTS[0], SamplingParams(max_new_tokens=40, ignore_eos=True), AUTO)
-    assert sorted(calls[:4]) == [0, 0, 0, 1]  # of a request alone one step in four is learned from
-
-
-def test_a_decision_that_found_nothing_to_try_lets_the_next_ones_rest():
-    decider, plan = Decider(Exploration(allowed=10.0)), Plan("a", 0.0, 0.0, 2, 0)
-    prices = SimpleNamespace(step=lambda rows: 1.0, draft=lambda label, requests: 1.0)
-    looked = []
-    for _ in range(2 * REST + 1):
-        looked.append(decider.explores(1.0))
-        decider.decide([[NOTHING, plan]], [100], prices, exploring=looked[-1])
-    assert looked == [place % REST == 0 for place in range(2 * REST + 1)]
-    decider.resting, decider.usual = REST, 2.0
-    decider.watch(0.5, 1.0)  # the text has changed: speculation is worth less than half of what it was
-    assert decider.explores(1.0)

@@ -75,13 +75,13 @@ class End(NamedTuple):
 def worth_a_run(levels: Iterable[tuple[Growth, Iterable[float]]]) -> bool:
     """Whether to run the drafter once more behind the nodes of such log-chances, those of each draft that has any. One
     that is free is run anyhow, and the others with it at no cost."""
-    worth, costs = 0.0, [0.0]
+    worth = cost = 0.0
     for growth, scores in levels:
-        worth += sum(map(growth.worth_behind, scores))
-        costs.append(growth.run)
         if growth.free:
             return True
-    return worth >= max(costs)
+        worth += sum(map(growth.worth_behind, scores))
+        cost = max(cost, growth.run)
+    return worth >= cost
 
 
 def worth_growing(ends: Sequence[End], nodes: int, costs: Growth, free: Sequence[int] = ()) -> list[int]:

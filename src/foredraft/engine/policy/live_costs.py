@@ -15,8 +15,8 @@ FOLLOW = 0.1  # weight of a new observation
 OWN_FOLLOW = 0.03  # and for what is special to one size: most of what changes is how busy the machine is
 NEW = 3  # observations before which a size says nothing of the machine
 SETTLED = 1.0  # observations after which a cell speaks for itself
-WIDTH = 0.25  # doublings of its rows within which it speaks for others, too
 KNOWN = 2.0  # and after which its price is sure
+WIDTH = 0.25  # doublings of a cell's rows within which it speaks for others, too
 FORGET = 0.998  # what a cell's observations are worth after each step without another: the machine was busy then
 KEPT_DRIFTS = 1024  # labels and sizes of drafter calls; requests may ask for more than memory can hold
 SORTS = PLAIN, DRAFTED, CALLED = 0, 1, 2  # no drafts; some, which no network made; after a network's call
