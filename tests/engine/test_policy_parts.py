@@ -12,7 +12,16 @@ from foredraft.core.sampling_params import SamplingParams
 from foredraft.core.speculation_config import OFF, SpeculationConfig
 from foredraft.drafters.drafter import DrafterNeeds
 from foredraft.drafters.scripted import ScriptedDrafter
-from foredraft.engine.policy.acceptance import KIN, UNSEEN, ChanceAcceptance, DepthAcceptance, Past
+from foredraft.engine.policy.acceptance import (
+    CHANCE_CENTRES,
+    GUESS,
+    KIN,
+    LATER,
+    UNSEEN,
+    ChanceAcceptance,
+    DepthAcceptance,
+    Past,
+)
 from foredraft.engine.policy.allocation import NOTHING, PLAIN, Allocation, Plan, Values, allocate, rate_of, step_seconds
 from foredraft.engine.policy.cutting import Cutting, cut
 from foredraft.engine.policy.decision import PATIENCE, Decider, Experiment, StepPrices, within
@@ -38,7 +47,7 @@ from foredraft.engine.policy.routine import Routine
 from foredraft.engine.policy.seat import CUTTING, Offer, Seat, best_together
 from foredraft.engine.policy.shortlist import shortlist
 from foredraft.engine.policy.standing import Standing
-from foredraft.engine.policy.trimming import best_nodes, path_rates, worthwhile
+from foredraft.engine.policy.trimming import best_nodes, worthwhile
 from foredraft.engine.policy.usefulness import FIRST_BESIDE, Usefulness
 from foredraft.engine.running import Option
 from foredraft.engine.step_costs import DraftCost, ForwardCost, StepCosts
@@ -307,23 +316,26 @@ def tree() -> DraftTree:
     return DraftTree(tokens=[5, 6, 7, 8], parents=[-1, -1, 0, 2], drafters=["d"] * 4, chances=[0.8, 0.2, 0.5, 0.5])
 
 
-def as_stated(drafted: DraftTree) -> list[float]:
-    return list(drafted.chances)
+PATHS = [0.8, 0.2, 0.4, 0.2]  # its nodes' chances together with all their ancestors'
 
 
 def test_paths_are_as_likely_as_all_of_their_nodes_together():
-    assert path_rates(tree(), as_stated) == pytest.approx([0.8, 0.2, 0.4, 0.2])
+    known = ChanceAcceptance(Past(), ("kind",))
+    known.known = [[1.0 if later else 0.5] * len(CHANCE_CENTRES) for later in LATER]
+    assert known.path_rates(tree()) == [0.5, 0.5, 0.5, 0.5]
+    known.known = [[0.5 if later else 0.4] * len(CHANCE_CENTRES) for later in LATER]
+    assert known.path_rates(tree()) == [0.4, 0.4, 0.2, 0.1]
 
 
 def test_nodes_that_pay_are_closed_under_parents():
-    rates = path_rates(tree(), as_stated)
+    rates = PATHS
     assert worthwhile(rates, row_price=0.3) == [0, 2]
     assert worthwhile(rates, row_price=0.9) == []
     assert worthwhile(rates, row_price=0.0) == [0, 1, 2, 3]
 
 
 def test_the_best_number_of_nodes_for_a_request_alone():
-    rates = path_rates(tree(), as_stated)
+    rates = PATHS
     assert best_nodes(rates, lambda rows: 1 + 0.3 * rows) == [0]  # 1.8 in 1.3, then 2.2 in 1.6
     assert best_nodes(rates, lambda rows: 1 + 0.2 * rows) == [0, 2]
     assert best_nodes(rates, lambda rows: 1.0) == [0, 1, 2, 3]
@@ -346,7 +358,7 @@ def test_acceptance_by_depth_learns_and_counts_only_what_was_tried():
     for turn in range(30):
         known.learn(3, 1, turn)  # the first is accepted, the second never, the third is never tried
     known.take_in()
-    first, second, third = (rate.own for rate in known.rates)
+    first, second, third = known.own
     assert first.hits == first.tries > 5 and second.hits == 0 and second.tries > 5 and third.tries == 0
     assert known.expected[1] > 0.85 and known.expected[3] < before
     assert known.expected == sorted(known.expected)
@@ -359,8 +371,9 @@ def test_outcomes_taken_in_together_say_what_they_say_one_by_one():
             known.learn(3, accepted, step, further)
         apart.take_in()
     assert together.expected == pytest.approx(apart.expected, rel=1e-12)
-    for one, other in zip(together.rates, apart.rates, strict=True):
-        assert (one.own.tries, one.past.hits) == pytest.approx((other.own.tries, other.past.hits), rel=1e-12)
+    for ones, others in ((together.own, apart.own), (together.usual, apart.usual)):
+        assert [its.hits for its in ones] == pytest.approx([its.hits for its in others], rel=1e-12)
+        assert [its.tries for its in ones] == pytest.approx([its.tries for its in others], rel=1e-12)
 
 
 def learned(past: Past, *outcomes: int, kind: str = "chain") -> DepthAcceptance:
@@ -400,7 +413,7 @@ def test_a_draft_goes_on_as_those_of_its_kind_have_gone_on():
     for _ in range(60):
         known.learn(chain, {0, 1, 2})  # where it ended nobody knows how it goes on
     assert known.onward > 0.9
-    assert ChanceAcceptance(past, ("kind",)).onward == pytest.approx(known.going_on.usual(UNSEEN), abs=0.01)
+    assert ChanceAcceptance(past, ("kind",)).onward == pytest.approx(known.going_on.past.mean(UNSEEN, GUESS), abs=0.01)
 
 
 @pytest.mark.parametrize("crowd", [0, 1])
@@ -417,7 +430,7 @@ def test_what_is_not_tried_is_trusted_less_and_hoped_for_more():
         known.learn(3, 0, turn)
     soon, later = known.hoped(3, 21), known.hoped(3, 80)
     known.let_fade(80)
-    assert known.expected[3] < soon < later and known.rates[0].own.tries < 4
+    assert known.expected[3] < soon < later and known.own[0].tries < 4
 
 
 def test_another_request_starts_from_the_past_of_its_kind_only():
@@ -476,7 +489,8 @@ def test_how_far_a_drafters_chances_may_be_believed():
 
 def test_stated_chances_are_corrected_by_what_became_of_them():
     def rate(chance: float, depth: int = 1) -> float:
-        return known.rates(DraftTree.chain([1] * depth, "d", chances=[chance] * depth))[-1]
+        *above, whole = [1.0, *known.path_rates(DraftTree.chain([1] * depth, "d", chances=[chance] * depth))]
+        return whole / above[-1]
 
     known = ChanceAcceptance(Past(), ("kind",))
     assert rate(0.9) > 0.8 > 0.2 > rate(0.05)
@@ -489,9 +503,8 @@ def test_every_node_whose_parent_was_accepted_teaches_its_chance():
     way = Way("w", "w", "w", 3, 4)
     known = RequestPolicy([way], Past(), 0)
     known.check(0, tree(), path=[0])
-    tries = [[rate.own.tries for rate in rates] for rates in known.chances["w"].rates_at]
-    # 0.8 was hit, 0.2 missed, below the hit 0.5 missed; the last was not tried
-    assert tries == [[0, 1, 0, 0, 0, 1, 0, 0], [0, 0, 0, 1, 0, 0, 0, 0]]
+    tries = [{level: rate.own.tries for level, rate in tried.items()} for tried in known.chances["w"].tried]
+    assert tries == [{1: 1, 5: 1}, {3: 1}]  # 0.8 was hit, 0.2 missed, below the hit 0.5 missed; the last was not tried
 
 
 def test_an_instant_way_that_brings_nothing_is_asked_seldom():
@@ -882,6 +895,11 @@ def test_a_decision_stands_for_fewer_steps_where_they_take_thought():
     standing = Standing(1, most=HOLD_WEIGHED + 9)
     standing.go_on_by(Routine({}, 1, 1, {}, 0, calls=True))
     assert standing.most == HOLD_WEIGHED + 9
+    asking = Routine({}, 1, 1, {}, 0, calls=True, firsts={None: 0})
+    alone, beside = (Standing(crowd, most=HOLD_WEIGHED + 9) for crowd in range(2))
+    alone.go_on_by(asking)
+    beside.go_on_by(asking)
+    assert (alone.most, beside.most) == (HOLD_WEIGHED, HOLD_WEIGHED + 9)  # several: what it is good for is counted
     standing.go_on_by(None)
     assert standing.most == HOLD_WEIGHED and standing.routine is None
     idle = Routine({}, 1, 1, {}, 0, calls=False)

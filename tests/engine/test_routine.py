@@ -218,6 +218,9 @@ class Worth:
     def beside_call(self, plan: Plan) -> float:
         return plan.gain
 
+    def there(self, gain: float, rows: int) -> float:
+        return gain
+
     def share(self, label: str, requests: int) -> float:
         return self.call / requests
 
@@ -240,6 +243,17 @@ def test_a_drafter_is_called_where_it_is_worth_more_than_what_is_there():
     assert callers([none, other], Worth(1.05)) == {}  # a call each
     plain = seat(drafted=False).known
     assert callers([(plain, 1, NO_DRAFT), none], Worth(0.9)) == {none[0]: 0}
+
+
+def test_a_drafter_that_brings_less_than_was_expected_is_not_called_for_long():
+    hard, easy = looked(0.0), looked(0.0)
+    for _ in range(4):
+        hard[0].saw_further(0)
+        easy[0].saw_further(2)
+    assert (hard[0].further.gain, easy[0].further.gain) == (0.5, 1.5)  # a token was expected, as of four drafts
+    assert callers([hard], Worth(0.9)) == {} and callers([easy], Worth(1.4)) == {easy[0]: 0}
+    hard[0].go_by(hard[0].base)
+    assert hard[0].further.gain == 1.0  # until somebody decides again
 
 
 def test_accounts_are_split_by_the_way_that_was_taken():

@@ -8,6 +8,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,18 +60,17 @@ def below(values: Sequence[float]) -> list[float]:
         return list(values)
     corners: list[tuple[int, float]] = []
     for place, value in enumerate(values):
-        while len(corners) > 1 and above_line(corners[-2], corners[-1], (place, value)):
-            corners.pop()
+        while len(corners) > 1:
+            (first, start), (middle, between) = corners[-2:]
+            if (between - start) * (place - first) < (value - start) * (middle - first):
+                break
+            corners.pop()  # lies on or above the line
         corners.append((place, value))
     line = [corners[0][1]]
     for (first, start), (last, end) in pairwise(corners):
-        line += [start + (end - start) * step / (last - first) for step in range(1, last - first + 1)]
+        step = (end - start) / (last - first)
+        line += [*[start + step * further for further in range(1, last - first)], end]
     return line
-
-
-def above_line(first: tuple[int, float], middle: tuple[int, float], last: tuple[int, float]) -> bool:
-    """Whether the middle one of three corners is no corner of a convex line."""
-    return (middle[1] - first[1]) * (last[0] - first[0]) >= (last[1] - first[1]) * (middle[0] - first[0])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,6 +106,18 @@ def slope_at(row: float, points: Mapping[float, Mapping[float, float]], start: f
 Part = tuple[float, float]  # seconds a position of context, and the context from which on they are paid
 
 
+class ForwardLine(NamedTuple):
+    """Seconds of forwards of one number of requests.
+
+    Attributes:
+        base: At the shortest context, by rows from 0 on.
+        parts: What more context adds: seconds a position, likewise, and the context from which on they are paid.
+    """
+
+    base: list[float]
+    parts: list[tuple[list[float], float]]
+
+
 class ForwardCurves:
     """Seconds of forwards of any size.
 
@@ -128,6 +140,12 @@ class ForwardCurves:
             base += (requests - last) * self.request_seconds()
             parts = [(slope * requests / last, start) for slope, start in parts]
         return base, tuple(parts)
+
+    def line(self, last: int, requests: int) -> ForwardLine:
+        """The cells of 0 to `last` rows: in lists of plain numbers they are read fastest."""
+        base, parts = zip(*[self.cell(rows, requests) for rows in range(last + 1)], strict=True)
+        slopes = [[slope for slope, _ in part] for part in zip(*parts, strict=True)]
+        return ForwardLine(list(base), list(zip(slopes, [start for _, start in parts[0]], strict=True)))
 
     def shares(self, requests: int) -> list[tuple[int, float]]:
         """The measured numbers of requests on both sides of `requests`, with their weights."""

@@ -7,9 +7,10 @@ from math import isfinite
 from typing import Any
 
 from foredraft.core.speculation_config import SpeculationConfig
-from foredraft.engine.cost_curves import Curve, ForwardCurves
+from foredraft.engine.cost_curves import Curve, ForwardCurves, ForwardLine
 
 PLAIN = "plain"
+SHORTEST_LINE = 64  # rows
 KNOTS = (4, 16)  # requests that the cost of a call is guessed for where it was measured for one
 SPOKEN = {"none": PLAIN}
 NETWORK = {"draft_weights": "weights"}
@@ -74,8 +75,22 @@ class StepCosts:
         """Seconds of one call of the drafter that serves `label`; none where it was never measured."""
         if label == PLAIN:
             return 0.0
-        curve = self.draft_curves.get(label)
-        return curve.at(requests) if curve else None
+        known = self.calls.get((label, requests))
+        if known is None and label in self.draft_curves:
+            known = self.calls[label, requests] = self.draft_curves[label].at(requests)
+        return known
+
+    def forward_line(self, first: int, last: int, requests: int, context: float) -> list[float]:
+        """`forward_seconds` of `first` to `last` rows, [last - first + 1]."""
+        line = self.lines.get(requests)
+        if line is None or len(line.base) <= last:
+            line = self.lines[requests] = self.forward_curves.line(max(2 * last, SHORTEST_LINE), requests)
+        seconds = line.base[first : last + 1]
+        for slopes, start in line.parts:
+            if context > start:
+                more = slopes[first : last + 1]
+                seconds = [base + slope * (context - start) for base, slope in zip(seconds, more, strict=True)]
+        return seconds
 
     def cell(self, rows: int, requests: int) -> tuple[float, tuple[tuple[float, float], ...]]:
         """What `forward_seconds` needs of one size, computed once: it is asked in every step."""
@@ -84,6 +99,15 @@ class StepCosts:
 
     @cached_property
     def cells(self) -> dict:
+        return {}
+
+    @cached_property
+    def calls(self) -> dict[tuple[str, int], float]:
+        return {}
+
+    @cached_property
+    def lines(self) -> dict[int, ForwardLine]:
+        """By requests, as far as was asked."""
         return {}
 
     @cached_property

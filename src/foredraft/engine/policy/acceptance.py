@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections.abc import Set
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import log, sqrt
+from math import log, prod, sqrt
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -17,6 +17,7 @@ from foredraft.core.draft_tree import ROOT, DraftTree
 from foredraft.core.recent import Recent
 
 UNSEEN = 0.6  # acceptance of a position nobody has tried
+GUESS = 2.0  # observations that a guess is worth where hardly anything was seen
 PRIOR_STRENGTH = 6.0  # most observations that everything learned before is worth to a request
 PRIOR_WORTH = 5.0  # observations of earlier requests that are worth one of its own
 FADE = 0.91  # what a request's earlier observations are worth after each new one
@@ -43,8 +44,13 @@ class Tally:
     hits: float = 0.0
     tries: float = 0.0
 
-    def add(self, hit: float, fade: float, times: int = 1) -> None:
-        """Another outcome, or so many alike."""
+    def add(self, hit: float, fade: float) -> None:
+        """Another outcome."""
+        self.hits = self.hits * fade + hit
+        self.tries = self.tries * fade + 1.0
+
+    def add_alike(self, hit: float, fade: float, times: int) -> None:
+        """So many more outcomes, all alike."""
         fade = fade**times
         self.hits = self.hits * fade + hit * times
         self.tries = self.tries * fade + times
@@ -73,15 +79,19 @@ class Rate:
         self.own.add(hit, FADE)
         self.past.add(hit, PAST_FADE)
 
-    def usual(self, guess: float) -> float:
-        """The mean over all requests, `guess` where there were none."""
-        return self.past.mean(guess, 2.0)
+    def estimate(self, guess: float) -> float:
+        """The mean, `guess` where nobody has tried."""
+        return self.own.mean(self.past.mean(guess, GUESS), strength(self.past))
 
-    def estimate(self, prior: float) -> tuple[float, float]:
-        """Mean given a prior mean, and its standard deviation: how far it may reasonably be off."""
-        strength = min(2.0 + self.past.tries / PRIOR_WORTH, PRIOR_STRENGTH)
-        mean = self.own.mean(prior, strength)
-        return mean, sqrt(mean * (1.0 - mean) / (self.own.tries + strength + 1.0))
+
+def strength(past: Tally) -> float:
+    """Observations that what all requests have seen is worth to one."""
+    return min(2.0 + past.tries / PRIOR_WORTH, PRIOR_STRENGTH)
+
+
+def deviation(mean: float, tries: float) -> float:
+    """How far the `mean` of so many observations may reasonably be off: its standard deviation."""
+    return sqrt(mean * (1.0 - mean) / (tries + 1.0))
 
 
 @dataclass(slots=True)
@@ -89,10 +99,12 @@ class Candour:
     """How a kind of drafts is to be taken.
 
     Attributes:
+        levels: Acceptance of the root's children and of others, by class of the chance; none before anybody asks.
         power: That of a stated chance which is the chance of being accepted, as last computed.
         learned: Trees learned of since.
     """
 
+    levels: list[list[Tally]] | None = None
     power: float | None = None
     learned: int = 0
 
@@ -102,6 +114,7 @@ class Past:
 
     def __init__(self) -> None:
         self.tallies: Recent[tuple, Tally] = Recent(KEPT_TALLIES)
+        self.placed: dict[tuple, list[Tally]] = {}  # some of them by position, as last looked up
         self.worths: Recent[tuple, float] = Recent(KEPT_WORTHS)  # tokens that asking an instant way was worth lately
         self.askings: Recent[tuple, Tally] = Recent(KEPT_WORTHS)  # the same, where all of many ask: tokens and steps
         self.rows: Recent[tuple, float] = Recent(KEPT_WORTHS)  # nodes of a way's drafts that were verified lately
@@ -109,6 +122,15 @@ class Past:
 
     def tally(self, *place) -> Tally:
         return self.tallies.recall(place, Tally)
+
+    def tallies_like(self, kind: tuple, depth: int) -> list[Tally]:
+        """`tally_like` of `depth` positions or more of a kind of drafts."""
+        if len(self.tallies) >= KEPT_TALLIES:
+            self.placed.clear()  # some may have left meanwhile
+        placed = self.placed.get(kind, ())
+        if len(placed) < depth:
+            placed = self.placed[kind] = [self.tally_like(*kind, "depth", place) for place in range(depth)]
+        return placed
 
     def tally_like(self, temperature: int, crowd: int, *place) -> Tally:
         """As `tally`; one that is new starts with a little of what the nearest temperature and crowd have taught."""
@@ -158,20 +180,20 @@ class DepthAcceptance:
     def __init__(self, past: Past, kind: tuple, depth: int) -> None:
         self.past, self.kind, self.depth = past, kind, depth
         self.own: list[Tally] = []
-        self.placed: list[Rate] | None = None
+        self.placed: list[Tally] | None = None
         self.tried_at, self.faded_at = 0, 0
         self.heard: list[Outcome] = []
-        self.known: tuple[list[float], list[tuple[float, float]]] | None = None
+        self.known: tuple[list[float], list[float]] | None = None
         self.judged: tuple[float, float] | None = None
         self.kin: list[DepthAcceptance] = []
 
     @property
-    def rates(self) -> list[Rate]:
-        """By position: looked up when somebody asks, for a request may have moved by then, or never ask."""
+    def usual(self) -> list[Tally]:
+        """What all requests of the kind have seen, by position, one for each of its own at least: looked up when
+        somebody asks, for a request may have moved by then, or never ask."""
         if self.placed is None:
             self.own = self.own or [Tally() for _ in range(self.depth)]
-            places = enumerate(self.own)
-            self.placed = [Rate(self.past.tally_like(*self.kind, "depth", place), own) for place, own in places]
+            self.placed = self.past.tallies_like(self.kind, self.depth)
         return self.placed
 
     def move(self, kind: tuple) -> None:
@@ -192,27 +214,27 @@ class DepthAcceptance:
         return fewer + (more - fewer) * (depth - below)
 
     @property
-    def estimated(self) -> tuple[list[float], list[tuple[float, float]]]:
-        """The same, and each depth's mean rate and its standard deviation: computed when asked for, seldomer than
-        something is learned."""
+    def estimated(self) -> tuple[list[float], list[float]]:
+        """The same, and each depth's mean rate: computed when asked for, seldomer than something is learned."""
         for its in (self, *self.kin):
             its.take_in()
         if self.known is None:
             self.known = self.estimate()
         return self.known
 
-    def estimate(self) -> tuple[list[float], list[tuple[float, float]]]:
-        expected, estimates = [0.0], []
-        usual, sure, likeness = UNSEEN, 1.0, self.likeness
-        for rate in self.rates:
-            usual = rate.usual(usual)
-            mean, deviation = rate.estimate(min(usual * likeness, MOST))
+    def estimate(self) -> tuple[list[float], list[float]]:
+        expected, means = [0.0], []
+        usual, sure, total, likeness = UNSEEN, 1.0, 0.0, self.likeness
+        for past, own in zip(self.usual, self.own, strict=False):
+            usual = past.mean(usual, GUESS)
+            mean = own.mean(min(usual * likeness, MOST), strength(past))
             # Where a text is harder than most at one depth it is so at the next, which is seldom reached.
             likeness = bounded(mean / usual)
-            estimates.append((mean, deviation))
+            means.append(mean)
             sure *= mean
-            expected.append(expected[-1] + sure)
-        return expected, estimates
+            total += sure
+            expected.append(total)
+        return expected, means
 
     @property
     def likeness(self) -> float:
@@ -231,10 +253,10 @@ class DepthAcceptance:
     def judge(self) -> tuple[float, float]:
         """The evidence, computed again."""
         usual, hits, expected = UNSEEN, 0.0, 0.0
-        for rate in self.rates:
-            usual = rate.usual(usual)
-            hits += rate.own.hits
-            expected += rate.own.tries * usual
+        for past, own in zip(self.usual, self.own, strict=False):
+            usual = past.mean(usual, GUESS)
+            hits += own.hits
+            expected += own.tries * usual
         return hits, expected
 
     def hoped(self, depth: int, step: int) -> float:
@@ -244,8 +266,8 @@ class DepthAcceptance:
         """
         trust = 1.0 + (step - self.tried_at) / HOPE_STEPS
         sure = total = 1.0
-        for mean, deviation in self.estimated[1][:depth]:
-            sure *= min(1.0, mean + trust * deviation)
+        for mean, past, own in zip(self.estimated[1][:depth], self.usual, self.own, strict=False):
+            sure *= min(1.0, mean + trust * deviation(mean, own.tries + strength(past)))
             total += sure
         return total - 1.0
 
@@ -267,15 +289,19 @@ class DepthAcceptance:
         if not self.heard:
             return
         heard = [(self.fade_to(outcome.step) * FADE, *outcome) for outcome in self.heard]
-        for position, rate in enumerate(self.rates):
-            hits, tries = rate.own.hits, rate.own.tries
+        deepest = max([reached for _, reached, *_ in heard])
+        for position, (past, own) in enumerate(zip(self.usual, self.own[:deepest], strict=False)):
+            hits, tries = own.hits, own.tries
             for fade, reached, accepted, _, further in heard:
                 hits, tries = hits * fade, tries * fade
                 if position < reached:
                     hit = 1.0 if position < accepted else further
                     hits, tries = hits + hit, tries + 1.0
-                    rate.past.add(hit, PAST_FADE)
-            rate.own.hits, rate.own.tries = hits, tries
+                    past.add(hit, PAST_FADE)
+            own.hits, own.tries = hits, tries
+        faded = prod([fade for fade, *_ in heard])
+        for own in self.own[deepest:]:
+            own.fade(faded)
         self.heard = []
         self.forget()
 
@@ -309,7 +335,7 @@ class ChanceAcceptance:
 
     Attributes:
         going_on: Acceptance of the children of what is accepted, whatever their chances.
-        rates_at: The root's children's and the others', by class of the chance; looked up when somebody asks.
+        tried: That of the root's children and of others, by class of the chance, of those that were asked for.
         known: The same as last estimated; none where something was learned since.
         shared: What all requests of the kind share beside what their drafts have taught.
     """
@@ -317,6 +343,7 @@ class ChanceAcceptance:
     def __init__(self, past: Past, kind: tuple) -> None:
         self.past, self.kind = past, kind
         self.known: list[list[float | None]] = [[None] * len(CHANCE_CENTRES) for _ in LATER]
+        self.tried: tuple[dict[int, Rate], dict[int, Rate]] = ({}, {})
         self.shared = past.candours.recall(kind, Candour)
 
     @cached_property
@@ -326,20 +353,33 @@ class ChanceAcceptance:
     @property
     def onward(self) -> float:
         """How likely one of the nodes below an accepted one is accepted, too."""
-        return self.going_on.estimate(self.going_on.usual(UNSEEN))[0]
+        return self.going_on.estimate(UNSEEN)
 
-    @cached_property
-    def rates_at(self) -> list[list[Rate]]:
-        past, kind, levels = self.past, self.kind, range(len(CHANCE_CENTRES))
-        return [[Rate(past.tally(*kind, "chance", level, later)) for level in levels] for later in LATER]
+    @property
+    def levels(self) -> list[list[Tally]]:
+        """What all requests of the kind have seen, of the root's children and of others, by class of the chance."""
+        shared, places = self.shared, range(len(CHANCE_CENTRES))
+        if shared.levels is None:
+            shared.levels = [[self.past.tally(*self.kind, "chance", its, later) for its in places] for later in LATER]
+        return shared.levels
 
-    def rates(self, tree: DraftTree) -> list[float]:
-        """How often each node is accepted once its parent is, [N]; `tree` states chances."""
+    def rate(self, level: int, later: bool) -> Rate:
+        rate = self.tried[later].get(level)
+        if rate is None:
+            rate = self.tried[later][level] = Rate(self.levels[later][level])
+        return rate
+
+    def path_rates(self, tree: DraftTree) -> list[float]:
+        """How likely each node is to be accepted together with all its ancestors, [N]; `tree` states chances."""
         rates, (first, later) = [], self.known
         for chance, parent in zip(tree.chances, tree.parents, strict=True):
             level = bisect_right(CHANCE_EDGES, chance)
-            known = (first if parent == ROOT else later)[level]
-            rates.append(self.estimate(level, parent != ROOT) if known is None else known)
+            if parent == ROOT:
+                known = first[level]
+                rates.append(self.estimate(level, later=False) if known is None else known)
+            else:
+                known = later[level]
+                rates.append(rates[parent] * (self.estimate(level, later=True) if known is None else known))
         return rates
 
     @property
@@ -354,28 +394,29 @@ class ChanceAcceptance:
     def fit(self) -> float:
         """The power that fits best, by least squares over logs, from what all requests of the kind have seen."""
         fit, worth = CANDID, CANDID
-        for rates in self.rates_at:
-            for centre, rate in zip(CHANCE_CENTRES, rates, strict=True):
-                stated, past = log(centre), rate.past
-                fit += past.tries * stated * log(max(past.mean(centre, 1.0), LEAST_RATE))
-                worth += past.tries * stated * stated
+        for tallies in self.levels:
+            for centre, past in zip(CHANCE_CENTRES, tallies, strict=True):
+                if past.tries:
+                    stated = log(centre)
+                    fit += past.tries * stated * log(max(past.mean(centre, 1.0), LEAST_RATE))
+                    worth += past.tries * stated * stated
         return min(max(fit / worth, LEAST_CANDOUR), 1.0 / LEAST_CANDOUR)
 
     def estimate(self, level: int, later: bool) -> float:
-        rate = self.rates_at[later][level]
-        known = self.known[later][level] = rate.estimate(rate.usual(CHANCE_CENTRES[level]))[0]
+        rate = self.rate(level, later)
+        known = self.known[later][level] = rate.estimate(CHANCE_CENTRES[level])
         return known
 
     def learn(self, tree: DraftTree, accepted: Set[int]) -> None:
         """Nodes `accepted` of a tree were; every node whose parent was has been tried."""
         self.shared.learned += 1
-        end = max(accepted, default=ROOT)
+        parents, chances = tree.parents, tree.chances
         for _ in accepted:
             self.going_on.learn(1.0)
-        if end in tree.parents:
+        if max(accepted, default=ROOT) in parents:
             self.going_on.learn(0.0)
-        for node, (parent, chance) in enumerate(zip(tree.parents, tree.chances, strict=True)):
+        for node, parent in enumerate(parents):
             if parent == ROOT or parent in accepted:
-                level, later = bisect_right(CHANCE_EDGES, chance), parent != ROOT
-                self.rates_at[later][level].learn(node in accepted)
+                level, later = bisect_right(CHANCE_EDGES, chances[node]), parent != ROOT
+                self.rate(level, later).learn(node in accepted)
                 self.known[later][level] = None

@@ -117,7 +117,7 @@ def step_seconds(chosen: Sequence[Plan], prices: Prices) -> float:
         if plan.label is not None:
             tolls += plan.toll
             calls[plan.label] = calls.get(plan.label, 0) + 1
-    step = prices.about(rows) if calls else prices.step(rows)
+    step = prices.about(rows) if calls and len(chosen) > 1 else prices.step(rows)
     return step + tolls + sum([prices.draft(label, count) for label, count in calls.items()])
 
 
@@ -205,6 +205,10 @@ class Values:
         """As `of`, where the drafter call is made for others anyhow: to take part in it costs next to nothing."""
         return plan.gain - self.own_cost(plan)
 
+    def there(self, gain: float, rows: int) -> float:
+        """As `of`, of a draft that is there already, but for the margin."""
+        return gain - self.rows_cost(rows)
+
     def shared_cost(self, plan: Plan) -> float:
         """As `cost`, were everybody to take part in the call."""
         return self.own_cost(plan) + (self.share(plan.label, self.requests) if plan.label else 0.0)
@@ -215,8 +219,10 @@ class Values:
 
     def own_cost(self, plan: Plan) -> float:
         """Tokens that the plan's rows and its drafter's first reading of the text cost."""
-        rows = self.rate * self.prices.step(plan.rows) if self.alone else self.row_price * plan.rows
-        return rows + self.rate * plan.toll
+        return self.rows_cost(plan.rows) + self.rate * plan.toll
+
+    def rows_cost(self, rows: int) -> float:
+        return self.rate * self.prices.step(rows) if self.alone else self.row_price * rows
 
     def rate_with(self, requests: int) -> float:
         """Tokens per second of so many requests: where some have ended since, a second brings fewer."""

@@ -37,8 +37,9 @@ class StepPrices:
     requests: int
     context: float
     sampled: bool
-    steps: dict[int, float] = field(default_factory=dict)
+    steps: list[float] = field(default_factory=list)
     line: list[float] = field(default_factory=list)
+    lines: dict[bool, list[float]] = field(default_factory=lambda: {False: [], True: []})
     aftermath: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -47,15 +48,11 @@ class StepPrices:
     def step(self, draft_rows: int) -> float:
         """Never less than a step without drafts takes. Prompts that are read beside are paid for whatever is drafted:
         were they counted, any drafts would seem cheap beside them."""
-        seconds = self.steps.get(draft_rows)
-        if seconds is None:
-            if draft_rows:
-                more = self.whole(self.base_rows + draft_rows) - self.whole(self.base_rows)
-                seconds = self.step(0) + max(more, 0.0)
-            else:
-                seconds = self.whole(self.requests)
-            self.steps[draft_rows] = seconds
-        return seconds
+        if draft_rows >= len(self.steps):
+            plain = self.costs.step_seconds(self.requests, self.requests, self.context, self.sampled)
+            first, *others = self.whole(draft_rows, called=False)
+            self.steps = [plain, *[plain + max(seconds - first, 0.0) for seconds in others]]
+        return self.steps[draft_rows]
 
     def about(self, draft_rows: int) -> float:
         """The same where drafts are still to be made: they end where more does not pay, so that steps are more often of
@@ -64,15 +61,23 @@ class StepPrices:
             return self.step(0)
         if draft_rows > len(self.line):
             known = max(2 * draft_rows, LEAST_LINE)
-            self.line = below([self.step(count) for count in range(1, known + 1)])
+            self.step(known)
+            self.line = below(self.steps[1 : known + 1])
         return self.line[draft_rows - 1]
 
-    def whole(self, rows: int, *, called: bool = False) -> float:
-        return self.costs.step_seconds(rows, self.requests, self.context, self.sampled, called=called)
+    def whole(self, most: int, *, called: bool) -> list[float]:
+        """What steps take in all, by draft nodes, [`most` + 1] at least."""
+        line = self.lines[called]
+        if most >= len(line):
+            last = self.base_rows + max(2 * most, LEAST_LINE)
+            size = (self.base_rows, last, self.requests, self.context, self.sampled)
+            line = self.lines[called] = self.costs.step_line(*size, called=called)
+        return line
 
     def more(self, first: int, last: int, *, called: bool) -> float:
         """What a step takes longer with `last` draft nodes than with `first`; `called` where a network drafts them."""
-        return self.whole(self.base_rows + last, called=called) - self.whole(self.base_rows + first, called=called)
+        line = self.whole(max(first, last), called=called)
+        return line[last] - line[first]
 
     def known(self, draft_rows: int) -> bool:
         """Whether steps of this size have been seen lately."""

@@ -1,10 +1,11 @@
 """Measured costs, corrected while the engine runs: the machine may be busier now than when they were measured."""
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from math import log2
-from typing import Any
+from typing import Any, NamedTuple
 
 from foredraft.core.outcome import SpeculationStatistics
 from foredraft.core.recent import Recent
@@ -75,18 +76,25 @@ class Calls(Drift):
         return self.factor * self.share
 
 
-def weighted(known: Iterable[tuple[float, float]], usual: float) -> float:
-    """The mean of factors by their worth, what is `usual` among them."""
+class Seen(NamedTuple):
+    """What a cell says: its rows, how often these double from 1 on, its factor, and what that is worth."""
+
+    rows: float
+    place: float
+    factor: float
+    worth: float
+
+
+def smoothed(cells: Sequence[Seen], place: float, usual: float) -> float:
+    """The mean factor of cells at a place so many doublings of rows from 1, by their worth and how near they are, what
+    is `usual` among them."""
     total, worth = usual * SETTLED, SETTLED
-    for factor, weight in known:
-        total += factor * weight
-        worth += weight
+    for _, its, factor, sure in cells:
+        far = (its - place) / WIDTH
+        near = sure / (1.0 + far * far)
+        total += factor * near
+        worth += near
     return total / worth
-
-
-def near(cells: Iterable[tuple[float, float, float, float]], place: float) -> list[tuple[float, float]]:
-    """Factors of cells and what they are worth at `place`, which lies so many doublings of rows from 1."""
-    return [(factor, worth / (1.0 + ((its - place) / WIDTH) ** 2)) for _, its, factor, worth in cells]
 
 
 def between(points: list[tuple[float, float]], x: float) -> float:
@@ -96,6 +104,16 @@ def between(points: list[tuple[float, float]], x: float) -> float:
         return points[min(above, len(points) - 1)][1]
     (left, low), (right, high) = points[above - 1], points[above]
     return low + (high - low) * (x - left) / (right - left) if right > left else high
+
+
+def along(points: list[tuple[float, float]], count: int) -> list[float]:
+    """`between` at 0 to `count` - 1, or further."""
+    place, value = points[0]
+    values = [value] * (int(place) + 1)
+    for (left, low), (right, high) in pairwise(points):
+        places = range(int(left) + 1, int(right) + 1)
+        values += [low + (high - low) * (x - left) / (right - left) for x in places]
+    return values + [points[-1][1]] * (count - len(values))
 
 
 def follow(usual: dict[Any, float], key: Any, seconds: float) -> None:
@@ -146,7 +164,8 @@ class LiveCosts:
         light: Calls that read no network, by label.
         readings: Seconds a position that a drafter takes to read a text for its first draft, by drafter.
         own: What the policy itself takes.
-        known_drafts, known_lines: As last computed; the latter are factors by rows, for each kind of step.
+        known_drafts, known_tokens, known_sums, known_lines, known_levels: As last computed; the latter two are factors
+            by rows, for each kind of step: of those seen, and of all.
     """
 
     table: StepCosts
@@ -154,6 +173,9 @@ class LiveCosts:
     whole: dict[bool, Drift] = field(default_factory=lambda: {False: Drift(), True: Drift()})
     cells: dict[tuple[int, bool, int], dict[int, Cell]] = field(default_factory=dict)
     known_lines: dict[tuple[int, bool, int], list[tuple[float, float]]] = field(default_factory=dict)
+    known_levels: dict[tuple[int, bool, int], list[float]] = field(default_factory=dict)
+    known_sums: dict[bool, list[tuple[int, int, float, float]]] = field(default_factory=dict)
+    known_tokens: dict[tuple[str, str, str, int], float] = field(default_factory=dict)
     light: Recent[str, bool] = field(default_factory=lambda: Recent(KEPT_DRIFTS))
     readings: dict[str, float] = field(default_factory=dict)
     drafts: Recent[tuple[str, int], Calls] = field(default_factory=lambda: Recent(KEPT_DRIFTS))
@@ -167,6 +189,31 @@ class LiveCosts:
         sort = sort_of(rows, requests, called)
         return self.table.forward_seconds(rows, requests, context) * self.factor(rows, requests, sampled, sort)
 
+    def step_line(
+        self, first: int, last: int, requests: int, context: float, sampled: bool, *, called: bool = False
+    ) -> list[float]:
+        """`step_seconds` of `first` to `last` rows, [last - first + 1]."""
+        levels = self.levels(last, (size_class(requests), sampled, CALLED if called else DRAFTED))
+        whole, forwards = self.whole[sampled].factor, self.table.forward_line(first, last, requests, context)
+        line = [whole * level * seconds for level, seconds in zip(levels[first : last + 1], forwards, strict=True)]
+        if sort_of(first, requests, called) == PLAIN:
+            line[0] = self.step_seconds(first, requests, context, sampled)
+        return line
+
+    def levels(self, last: int, kind: tuple[int, bool, int]) -> list[float]:
+        """Factors of steps of one kind, beside `whole`, of 0 to `last` rows at least."""
+        known = self.known_levels.get(kind, ())
+        if len(known) <= last:
+            known = self.known_levels[kind] = along(self.line(kind), last + 1)
+        return known
+
+    def line(self, kind: tuple[int, bool, int]) -> list[tuple[float, float]]:
+        """As `line_of`, computed only once in a while."""
+        line = self.known_lines.get(kind)
+        if line is None:
+            line = self.known_lines[kind] = self.line_of(kind)
+        return line
+
     def aftermath(self, requests: int, context: float, sampled: bool) -> float:
         """How many seconds longer a step takes after a network's call than another of its size is believed to; less
         than none where these have been seen and the others have not."""
@@ -179,11 +226,7 @@ class LiveCosts:
     def factor(self, rows: int, requests: int, sampled: bool, sort: int) -> float:
         """How much longer steps of this size take than their forward was measured to: as those of the nearest sizes
         that have been seen."""
-        kind = (size_class(requests), sampled, sort)
-        line = self.known_lines.get(kind)
-        if line is None:
-            line = self.known_lines[kind] = self.line_of(kind)
-        return self.whole[sampled].factor * between(line, rows)
+        return self.whole[sampled].factor * between(self.line((size_class(requests), sampled, sort)), rows)
 
     def knows(self, rows: int, requests: int, sampled: bool) -> bool:
         """Whether steps of this size with drafts have been seen, and not too long ago."""
@@ -199,28 +242,47 @@ class LiveCosts:
         since is smooth over the rows: a size met while the machine was busy must not look like a leap to it.
         """
         size, sampled, sort = kind
-        usual = self.usual(size, sampled, sort)
         own = self.seen_cells(kind)
-        others = [cell for other in SORTS if other != sort for cell in self.seen_cells((size, sampled, other))]
-        line = {}
-        for rows, place, _, _ in own + others:
-            line[rows] = weighted(near(own, place), weighted(near(others, place), usual))
-        return sorted(line.items()) or [(0.0, usual)]
+        others = [self.seen_cells((size, sampled, other)) for other in SORTS if other != sort]
+        points = {}
+        for cells in (*others, own):
+            points |= cells
+        mine, beside = list(own.values()), [cell for cells in others for cell in cells.values()]
+        usual = self.usual(size, sampled, sort)
+        line = []
+        for rows, place, _, _ in sorted(points.values()):
+            line.append((rows, smoothed(mine, place, smoothed(beside, place, usual))))
+        return line or [(0.0, usual)]
 
-    def seen_cells(self, kind: tuple[int, bool, int]) -> list[tuple[float, float, float, float]]:
-        """Rows of the cells of one kind, how often these double from 1 on, their factors, and what these are worth."""
-        cells = self.cells.get(kind, {}).values()
-        return [(cell.rows, log2(cell.rows), cell.factor, self.worth(cell)) for cell in cells]
+    def seen_cells(self, kind: tuple[int, bool, int]) -> dict[int, Seen]:
+        """What the cells of one kind say, by size."""
+        cells = self.cells.get(kind, {}).items()
+        return {size: Seen(cell.rows, log2(cell.rows), cell.factor, self.worth(cell)) for size, cell in cells}
 
     def usual(self, size: int, sampled: bool, sort: int) -> float:
         """The mean factor of all cells of one sort, the nearer in number of requests the more it counts; in doubt that
         of all sorts."""
-        known: tuple[list, list] = ([], [])
-        for (its, sampling, other), cells in self.cells.items():
-            if sampling == sampled:
-                alike = 1.0 / (1 + abs(its - size)) ** 2
-                known[other == sort].extend([(cell.factor, alike * self.worth(cell)) for cell in cells.values()])
-        return weighted(known[True], weighted(known[False], 1.0))
+        total, worth, total_others, worth_others = 0.0, 0.0, SETTLED, SETTLED
+        for its, other, factors, sure in self.sums(sampled):
+            alike = 1.0 / (1 + abs(its - size)) ** 2
+            if other == sort:
+                total += alike * factors
+                worth += alike * sure
+            else:
+                total_others += alike * factors
+                worth_others += alike * sure
+        return (total + SETTLED * total_others / worth_others) / (worth + SETTLED)
+
+    def sums(self, sampled: bool) -> list[tuple[int, int, float, float]]:
+        """Size, sort, and factors by their worth in all, and that worth, of each kind of step that samples or not."""
+        sums = self.known_sums.get(sampled)
+        if sums is None:
+            sums = self.known_sums[sampled] = []
+            for (size, sampling, sort), cells in self.cells.items():
+                if sampling == sampled:
+                    sure = [(cell.factor, self.worth(cell)) for cell in cells.values()]
+                    sums.append((size, sort, sum([its * worth for its, worth in sure]), sum([w for _, w in sure])))
+        return sums
 
     def worth(self, cell: "Cell") -> float:
         return min(cell.seen, 1.0 / FOLLOW) * FORGET ** (self.steps - cell.last)
@@ -242,8 +304,8 @@ class LiveCosts:
         self.steps += 1
         cell.last = self.steps
         if self.steps % RENEW == 0 or self.steps < SETTLING:
-            self.known_lines.clear()
-            self.known_drafts.clear()
+            for known in (self.known_sums, self.known_lines, self.known_levels, self.known_drafts, self.known_tokens):
+                known.clear()
 
     def draft_seconds(self, label: str, requests: int) -> float:
         """A call for drafts of so many requests; an option nobody measured is taken to cost a plain step."""
@@ -282,7 +344,12 @@ class LiveCosts:
 
     def another_token(self, way: Way, shorter: Way, longer: Way, requests: int) -> float:
         """Seconds of another token of so many drafts that are made together by `way`, one of drafts of two lengths."""
-        return self.calls(way.label, requests).factor * self.measured_token(shorter, longer, requests)
+        key = (way.label, shorter.label, longer.label, requests)
+        seconds = self.known_tokens.get(key)
+        if seconds is None:
+            seconds = self.calls(way.label, requests).factor * self.measured_token(shorter, longer, requests)
+            self.known_tokens[key] = seconds
+        return seconds
 
     def measured_token(self, shorter: Way, longer: Way, requests: int) -> float:
         """What it was measured to take, as drafts of two lengths differ; its part of a call where there is but one."""
@@ -312,6 +379,7 @@ class LiveCosts:
             calls.saw(seconds / expected, share)
             self.latest[label] = calls
             self.known_drafts.pop((label, requests), None)
+            self.known_tokens.clear()
 
 
 def rough_costs(statistics: SpeculationStatistics) -> StepCosts:

@@ -47,6 +47,7 @@ class Policy:
         costs: What steps and drafts cost now; none until a request leaves a choice.
         deciding: The deciding requests of the current step, each with what is known of it.
         seats: The same at the table; by routine only those who are drafted for.
+        beside: Those for whom the way decided drafts although an instant one was asked first.
         standings: The last decision about so many requests, by class.
         standing: That of the current step.
         experiment: What the current step tries.
@@ -67,15 +68,15 @@ class Policy:
         self.experience, self.decider, self.shortlists = Experience(), Decider(), Shortlists()
         self.taken = WaysTaken()
         self.costs: LiveCosts | None = None
-        self.deciding: list[tuple[Work, RequestPolicy]] = []
+        self.deciding: list[Pair] = []
+        self.beside: list[Pair] = []
         self.seats: list[Seat] = []
         self.standings = tuple([Standing(crowd) for crowd in range(len(CROWD_EDGES) + 1)])
         self.standing = self.standings[0]
         self.experiment: Experiment | None = None
-        self.by_routine = self.noted = self.heard = False
+        self.by_routine = self.noted = self.heard = self.networked = False
         self.instant = InstantDrafts(clock)
         self.called = self.surplus = 0.0
-        self.networked = False
         self.calls: list[Call] = []
         self.lessons: list[Lesson] = []
 
@@ -154,7 +155,8 @@ class Policy:
         if routine is None or not self.standing.lasts or not routine.suits(self.deciding, crowd):
             return False
         fresh = routine.strangers(self.deciding)
-        self.enter(fresh, crowd)
+        if fresh:
+            self.enter(fresh, crowd)
         return all([routine.takes(work, its) for work, its in fresh])
 
     def draft_fixed(self, pool: SlotPool) -> None:
@@ -206,18 +208,21 @@ class Policy:
 
     def look_first(self, routine: Routine, pool: SlotPool) -> None:
         """Ask instant ways before the ways decided: those of their drafts are taken that are worth as much."""
-        places, drafts = routine.firsts, self.drafts_by(routine.firsts)
+        firsts, drafts, calling = routine.firsts, self.drafts_by(routine.firsts), {}
         if routine.calls:
-            looked = [(its, places.get(its), drafts.get(id(work))) for work, its in self.deciding]
+            looked = [(its, firsts.get(its), drafts.get(id(work))) for work, its in self.deciding]
             calling = callers(looked, self.standing.values)
-            places, drafts = places | calling, drafts | self.drafts_by(calling)
+            if calling:
+                drafts |= self.drafts_by(calling)
+                self.beside = [(work, its) for work, its in self.deciding if its in calling]
         for work, its in self.deciding:
             tree = drafts.get(id(work), NO_DRAFT)
             if len(tree):
                 step.place_draft(work, tree, pool)
-                routine.taken[its, places[its]] += places[its] == routine.firsts.get(its)
+                if its not in calling:
+                    routine.taken[its, firsts[its]] += 1
                 if self.heard:
-                    self.seats.append(Seat(work, its, depth_of(work), places[its], its.steps))
+                    self.seats.append(Seat(work, its, depth_of(work), calling.get(its, firsts.get(its)), its.steps))
 
     def weigh_alone(self, routine: Routine, pool: SlotPool) -> None:
         """Draft for the only request by the way decided, or by an instant one whose draft is worth more, and leave out
@@ -258,9 +263,8 @@ class Policy:
 
     def forget_step(self) -> None:
         """What the step before has left belongs to its own lesson."""
-        self.deciding, self.seats, self.experiment = [], [], None
-        self.called, self.surplus, self.calls, self.by_routine = 0.0, 0.0, [], False
-        self.networked = False
+        self.deciding, self.seats, self.beside, self.experiment = [], [], [], None
+        self.called, self.surplus, self.calls, self.by_routine, self.networked = 0.0, 0.0, [], False, False
         self.instant.seconds, self.instant.calls = 0.0, []
 
     def enter(self, deciding: Sequence[Pair], crowd: int) -> None:
@@ -385,13 +389,7 @@ class Policy:
         for known, place in call.orders:
             known.charge(place, seconds / requests / token)
 
-    def learn(
-        self,
-        batch: list[Work],
-        *,
-        draft: float,
-        rest: float,
-    ) -> None:
+    def learn(self, batch: list[Work], *, draft: float, rest: float) -> None:
         """Note what became of a step, which has taken so many seconds of drafting and of everything else."""
         if self.by_routine:
             self.learn_by_routine(batch, draft, rest)
@@ -412,6 +410,8 @@ class Policy:
 
     def learn_by_routine(self, batch: list[Work], draft: float, rest: float) -> None:
         """As `learn`, of a step by routine in which nothing but tokens were written."""
+        for work, its in self.beside:
+            its.saw_further(len(work.path))
         if not self.noted:
             self.standing.routine.seconds += draft + rest
             for seat in self.seats:

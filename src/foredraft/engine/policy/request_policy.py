@@ -9,7 +9,6 @@ from foredraft.core.draft_tree import DraftTree
 from foredraft.drafters.growth import Growth
 from foredraft.engine.policy.acceptance import ChanceAcceptance, DepthAcceptance, Past, Tally
 from foredraft.engine.policy.allocation import NOTHING, PLAIN, Plan, Values
-from foredraft.engine.policy.trimming import path_rates
 from foredraft.engine.policy.ways_taken import PLAIN_LABEL
 from foredraft.engine.way import Way
 
@@ -20,6 +19,7 @@ UNASKED = 1.0  # tokens that asking a way is hoped to be worth
 ASKED_FADE, ASKED_PRIOR = 0.999, 12.0  # what a step of one of many is worth after another's, and how many hope is worth
 UNASKED_FADE = 0.985  # what such steps are worth after a decision not to ask, for each who does not: hope returns
 ASKED_SURE = 100.0  # such steps after which it is known what asking is worth
+DECIDED_WORTH = 4.0  # drafts that the gain expected when it was decided is worth beside those since
 ROWS_FOLLOW = 0.2  # weight of a new draft in how large they usually are
 MANY_CLASS = 2  # crowd beside which looking at instant drafts takes longer than drafting
 LENGTH = attrgetter("depth")
@@ -49,6 +49,7 @@ class RequestPolicy:
         saved: Tokens that each drafter has brought, less those that its time and rows have cost, and less what the best
             other drafter was expected to bring instead.
         base: The best plan but for instant drafts, as last decided; the only one where nothing is to be chosen.
+        drafts_since, accepted_since: Drafts made by it since beside instant ones, and the tokens they brought.
         value, rival: Tokens that it is worth more than none by the last decision, and the best plan of another drafter.
         fixed: Whether there is nothing to choose: its first way serves every step.
         growth: When drafts stop growing, by way and number of requests by class, since the last decision.
@@ -77,6 +78,8 @@ class RequestPolicy:
     called: set[str] = field(default_factory=set)
     value: float = 0.0
     rival: float = 0.0
+    drafts_since: int = 0
+    accepted_since: int = 0
     taught: dict[int, int] = field(default_factory=dict)
     plans: dict[tuple[int, bool], list[Plan]] = field(default_factory=dict)
     growth: dict[tuple[int, int], Growth] = field(default_factory=dict)
@@ -137,10 +140,27 @@ class RequestPolicy:
 
     def decided(self, base: Plan, menu: Sequence[Plan], values: Values) -> None:
         """From now on `base` is the best plan but for instant drafts, of a `menu` of so many `values`."""
-        self.base, self.growth = base, {}
+        self.go_by(base)
         plain, owner = values.of(NOTHING), self.owner(base.place)
         others = (values.of(plan) for plan in menu if self.owner(plan.place) != owner)
         self.value, self.rival = values.of(base) - plain, max(others, default=plain) - plain
+
+    def go_by(self, base: Plan) -> None:
+        """Draft by this plan until the next decision."""
+        self.base, self.growth = base, {}
+        self.drafts_since = self.accepted_since = 0
+
+    @property
+    def further(self) -> Plan:
+        """The plan decided, its gain corrected by what its drafts have brought since: beside instant drafts they are
+        made where a text is hard, and of that the decision knew little."""
+        gain = (DECIDED_WORTH * self.base.gain + self.accepted_since) / (DECIDED_WORTH + self.drafts_since)
+        return self.base._replace(gain=gain) if self.drafts_since else self.base
+
+    def saw_further(self, tokens: int) -> None:
+        """A draft by the plan decided has brought so many tokens."""
+        self.drafts_since += 1
+        self.accepted_since += tokens
 
     def joins(self, other: "RequestPolicy") -> bool:
         """Go on as was decided for `other`, if the same way is there, and there is anything to draft by."""
@@ -150,7 +170,7 @@ class RequestPolicy:
             base = base._replace(place=self.ways.index(way)) if way in self.ways else NOTHING
         if self.first_beside(base.place) in (None, base.place):
             return False
-        self.base, self.growth = base, {}
+        self.go_by(base)
         self.value, self.rival = other.value, other.rival
         return True
 
@@ -269,7 +289,7 @@ class RequestPolicy:
     def saw_asked(self, place: int, tokens: float, times: int = 1) -> None:
         """Asking for all was worth so many tokens to this one, as often as it stands for. Most steps bring nothing and
         some bring much, so the mean is one over many requests."""
-        self.past.askings.recall(self.asking(place), Tally).add(tokens, ASKED_FADE, times)
+        self.past.askings.recall(self.asking(place), Tally).add_alike(tokens, ASKED_FADE, times)
 
     def leaves(self, place: int) -> None:
         """A way is asked for nobody: what it was worth is believed a little less."""
@@ -291,14 +311,13 @@ class RequestPolicy:
         self.past.worths[self.asking(place)] = followed(self.usual_worth(place), tokens, PAST_FOLLOW)
         self.asked[place] = self.steps
 
-    def brought(self, place: int, tree: DraftTree) -> Plan:
-        """What a draft that is there brings, all of it."""
-        gain = sum(self.path_rates(place, tree)) if len(tree) else 0.0
-        return Plan(None, gain, gain, len(tree), place)
+    def gain_of(self, place: int, tree: DraftTree) -> float:
+        """Expected accepted tokens of a draft by way `place` that is there, all of it."""
+        return sum(self.path_rates(place, tree)) if len(tree) else 0.0
 
     def path_rates(self, place: int, tree: DraftTree) -> list[float]:
         """How likely each node of a draft by way `place` is to be accepted together with its ancestors, [N]."""
-        return path_rates(tree, self.chances[self.ways[place].kind].rates)
+        return self.chances[self.ways[place].kind].path_rates(tree)
 
     def candour(self, place: int) -> float:
         """The power of a stated chance that is the chance of being accepted, by what became of way `place`'s drafts."""

@@ -215,9 +215,9 @@ def callers(
     an instant way, pays for the call, to all who share it; who has no instant way takes part."""
     calls: dict[str, list[tuple[RequestPolicy, float]]] = {}
     for known, place, tree in looked:
-        base = known.base
+        base = known.further
         if base.place != PLAIN:
-            there = -inf if tree is None else values.beside_call(known.brought(place, tree))
+            there = -inf if tree is None else values.there(known.gain_of(place, tree), len(tree))
             more = values.beside_call(base) - there
             if more > 0.0:
                 calls.setdefault(base.label, []).append((known, more))

@@ -57,7 +57,7 @@ class Standing:
     def go_on_by(self, routine: Routine | None) -> None:
         """So steps go on. A decision stands for fewer where they are thought about, or few are not drafted for."""
         self.routine = routine
-        if routine is None or routine.firsts:
+        if routine is None or (self.alone and routine.firsts):
             self.most = min(self.most, HOLD_WEIGHED)
         elif not routine.drafts and len(self.held) < MANY:
             self.most = min(self.most, HOLD_IDLE)

@@ -2,21 +2,8 @@
 
 from collections.abc import Callable
 
-from foredraft.core.draft_tree import ROOT, DraftTree
-
 SMALL = 4  # numbers of nodes up to this one are tried, and then
 STRIDE = 4  # multiples of this one
-
-Rates = Callable[[DraftTree], list[float]]  # how often each node of a tree is accepted once its parent is
-
-
-def path_rates(tree: DraftTree, rates_of: Rates) -> list[float]:
-    """Chance of each node to be accepted together with all its ancestors, [N]; `tree` states chances."""
-    rates = rates_of(tree)
-    for node, parent in enumerate(tree.parents):
-        if parent != ROOT:
-            rates[node] *= rates[parent]
-    return rates
 
 
 def worthwhile(rates: list[float], row_price: float) -> list[int]:
