@@ -562,6 +562,19 @@ def test_costs_follow_what_steps_take():
     assert costs.without_stalls("d", 1, 100.0) == pytest.approx(0.75, rel=0.1)
 
 
+@pytest.mark.parametrize("requests", [1, 4])
+@pytest.mark.parametrize("called", [False, True])
+def test_steps_of_all_sizes_are_priced_as_each_of_them_is(requests, called):
+    forwards = [ForwardCost(rows=n, requests=r, context=0, seconds=n**0.5) for r in (1, 4) for n in (4, 8, 32)]
+    costs = LiveCosts(StepCosts(forwards=tuple(forwards), drafts={}))
+    for place, rows in enumerate([requests, 5, 7, 9, 12, 20, 30, 7, 5, requests] * 4):
+        costs.saw_step(rows, requests, 0.0, False, 2.0 + place % 7, called=called and rows > requests)
+    for first in (requests, requests + 3):
+        sizes = range(first, 51)
+        alone = [costs.step_seconds(rows, requests, 0.0, False, called=called) for rows in sizes]
+        assert costs.step_line(first, 50, requests, 0.0, False, called=called) == pytest.approx(alone, rel=1e-12)
+
+
 def test_a_stall_is_not_charged_to_the_drafter_it_met():
     table = StepCosts(
         forwards=(ForwardCost(rows=1, requests=1, context=0, seconds=1.0),),

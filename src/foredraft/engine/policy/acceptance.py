@@ -123,10 +123,15 @@ class Past:
     def tally(self, *place) -> Tally:
         return self.tallies.recall(place, Tally)
 
+    @property
+    def forgets(self) -> bool:
+        """Whether a tally that was looked up earlier may have left meanwhile."""
+        return len(self.tallies) >= KEPT_TALLIES
+
     def tallies_like(self, kind: tuple, depth: int) -> list[Tally]:
         """`tally_like` of `depth` positions or more of a kind of drafts."""
-        if len(self.tallies) >= KEPT_TALLIES:
-            self.placed.clear()  # some may have left meanwhile
+        if self.forgets:
+            self.placed.clear()
         placed = self.placed.get(kind, ())
         if len(placed) < depth:
             placed = self.placed[kind] = [self.tally_like(*kind, "depth", place) for place in range(depth)]
@@ -359,7 +364,7 @@ class ChanceAcceptance:
     def levels(self) -> list[list[Tally]]:
         """What all requests of the kind have seen, of the root's children and of others, by class of the chance."""
         shared, places = self.shared, range(len(CHANCE_CENTRES))
-        if shared.levels is None:
+        if shared.levels is None or self.past.forgets:
             shared.levels = [[self.past.tally(*self.kind, "chance", its, later) for its in places] for later in LATER]
         return shared.levels
 
