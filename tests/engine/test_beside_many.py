@@ -147,7 +147,7 @@ def test_one_step_says_little_of_what_asking_is_worth():
     before = known.asked_worth(1)
     for _ in range(16):
         known.saw_asked(1, -0.4, times=8)
-    assert before == pytest.approx(0.2, abs=0.02)  # a little of what is hoped of any is left in it
+    assert before == pytest.approx(0.2, abs=0.01)
     assert 0.0 < known.asked_worth(1) < before
 
 
