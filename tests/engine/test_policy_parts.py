@@ -40,7 +40,7 @@ from foredraft.engine.policy.holding import (
     outlasts,
     patience,
 )
-from foredraft.engine.policy.live_costs import LiveCosts, rough_costs, size_class
+from foredraft.engine.policy.live_costs import LiveCosts, along, rough_costs, size_class
 from foredraft.engine.policy.policy import Policy
 from foredraft.engine.policy.request_policy import ASK_LAST, RequestPolicy
 from foredraft.engine.policy.routine import Routine
@@ -320,7 +320,9 @@ PATHS = [0.8, 0.2, 0.4, 0.2]  # its nodes' chances together with all their ances
 
 
 def test_paths_are_as_likely_as_all_of_their_nodes_together():
-    known = ChanceAcceptance(Past(), ("kind",))
+    known, unlike = ChanceAcceptance(Past(), ("kind",)), len(CHANCE_CENTRES) * [0.9]
+    known.known = [[*unlike[:1], 0.2, *unlike[2:5], 0.8, *unlike[6:]], [*unlike[:3], 0.5, *unlike[4:]]]  # as stated
+    assert known.path_rates(tree()) == pytest.approx(PATHS)
     known.known = [[1.0 if later else 0.5] * len(CHANCE_CENTRES) for later in LATER]
     assert known.path_rates(tree()) == [0.5, 0.5, 0.5, 0.5]
     known.known = [[0.5 if later else 0.4] * len(CHANCE_CENTRES) for later in LATER]
@@ -560,6 +562,11 @@ def test_costs_follow_what_steps_take():
     assert costs.step_seconds(1, 1, 0, False) < 3.0
     assert costs.without_stalls("d", 1, 0.5) == 0.5
     assert costs.without_stalls("d", 1, 100.0) == pytest.approx(0.75, rel=0.1)
+
+
+def test_a_line_through_points_is_level_beyond_its_ends():
+    assert along([(2.5, 1.0), (4.0, 4.0), (7.5, 0.5)], 10) == [1.0, 1.0, 1.0, 2.0, 4.0, 3.0, 2.0, 1.0, 0.5, 0.5]
+    assert along([(0.0, 3.0)], 2) == along([(1.0, 3.0)], 1) == [3.0, 3.0]
 
 
 @pytest.mark.parametrize("requests", [1, 4])

@@ -105,6 +105,7 @@ class StepCosts:
 
     @cached_property
     def calls(self) -> dict[tuple[str, int], float]:
+        """By label and requests, as far as was asked."""
         return {}
 
     @cached_property

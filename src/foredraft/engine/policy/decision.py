@@ -30,6 +30,9 @@ class StepPrices:
         requests: How many requests are in the step.
         context: Their committed positions on average.
         sampled: Whether some of them sample.
+        steps, line: What `step` and `about` say, as far as was asked; the latter from one draft node on.
+        lines: What steps take in all, by whether a network drafts, likewise.
+        aftermath: What a network's call makes the rest of the step longer by.
     """
 
     costs: LiveCosts

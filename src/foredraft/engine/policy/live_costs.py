@@ -1,6 +1,5 @@
 """Measured costs, corrected while the engine runs: the machine may be busier now than when they were measured."""
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -25,6 +24,7 @@ AFTER_CALL = 4  # rows a request that steps after a network's call are compared 
 LEAST_SHARE = 0.1  # of a whole draft's time that the shortest is taken to need
 WILDEST = 3.0  # an observation further off than this factor is cut to it
 RENEW = 8  # steps after which factors are computed again: they move slowly, and are asked for many times a step
+LEAST_LEVELS = 128  # rows that factors are computed of at once
 SETTLING = 32  # first steps, after each of which they are
 
 
@@ -97,17 +97,8 @@ def smoothed(cells: Sequence[Seen], place: float, usual: float) -> float:
     return total / worth
 
 
-def between(points: list[tuple[float, float]], x: float) -> float:
-    """The value at `x` on the line through points of rising places, level beyond its ends."""
-    above = bisect_left(points, (x,))
-    if above == 0 or above == len(points):
-        return points[min(above, len(points) - 1)][1]
-    (left, low), (right, high) = points[above - 1], points[above]
-    return low + (high - low) * (x - left) / (right - left) if right > left else high
-
-
 def along(points: list[tuple[float, float]], count: int) -> list[float]:
-    """`between` at 0 to `count` - 1, or further."""
+    """Values at 0 to `count` - 1, or further, on the line through points of rising places, level beyond its ends."""
     place, value = points[0]
     values = [value] * (int(place) + 1)
     for (left, low), (right, high) in pairwise(points):
@@ -164,15 +155,14 @@ class LiveCosts:
         light: Calls that read no network, by label.
         readings: Seconds a position that a drafter takes to read a text for its first draft, by drafter.
         own: What the policy itself takes.
-        known_drafts, known_tokens, known_sums, known_lines, known_levels: As last computed; the latter two are factors
-            by rows, for each kind of step: of those seen, and of all.
+        known_drafts, known_tokens, known_sums, known_levels: As last computed; the last ones are factors by rows, for
+            each kind of step.
     """
 
     table: StepCosts
     steps: int = 0
     whole: dict[bool, Drift] = field(default_factory=lambda: {False: Drift(), True: Drift()})
     cells: dict[tuple[int, bool, int], dict[int, Cell]] = field(default_factory=dict)
-    known_lines: dict[tuple[int, bool, int], list[tuple[float, float]]] = field(default_factory=dict)
     known_levels: dict[tuple[int, bool, int], list[float]] = field(default_factory=dict)
     known_sums: dict[bool, list[tuple[int, int, float, float]]] = field(default_factory=dict)
     known_tokens: dict[tuple[str, str, str, int], float] = field(default_factory=dict)
@@ -204,15 +194,8 @@ class LiveCosts:
         """Factors of steps of one kind, beside `whole`, of 0 to `last` rows at least."""
         known = self.known_levels.get(kind, ())
         if len(known) <= last:
-            known = self.known_levels[kind] = along(self.line(kind), last + 1)
+            known = self.known_levels[kind] = along(self.line_of(kind), max(2 * last, LEAST_LEVELS))
         return known
-
-    def line(self, kind: tuple[int, bool, int]) -> list[tuple[float, float]]:
-        """As `line_of`, computed only once in a while."""
-        line = self.known_lines.get(kind)
-        if line is None:
-            line = self.known_lines[kind] = self.line_of(kind)
-        return line
 
     def aftermath(self, requests: int, context: float, sampled: bool) -> float:
         """How many seconds longer a step takes after a network's call than another of its size is believed to; less
@@ -226,7 +209,7 @@ class LiveCosts:
     def factor(self, rows: int, requests: int, sampled: bool, sort: int) -> float:
         """How much longer steps of this size take than their forward was measured to: as those of the nearest sizes
         that have been seen."""
-        return self.whole[sampled].factor * between(self.line((size_class(requests), sampled, sort)), rows)
+        return self.whole[sampled].factor * self.levels(rows, (size_class(requests), sampled, sort))[rows]
 
     def knows(self, rows: int, requests: int, sampled: bool) -> bool:
         """Whether steps of this size with drafts have been seen, and not too long ago."""
@@ -304,7 +287,7 @@ class LiveCosts:
         self.steps += 1
         cell.last = self.steps
         if self.steps % RENEW == 0 or self.steps < SETTLING:
-            for known in (self.known_sums, self.known_lines, self.known_levels, self.known_drafts, self.known_tokens):
+            for known in (self.known_sums, self.known_levels, self.known_drafts, self.known_tokens):
                 known.clear()
 
     def draft_seconds(self, label: str, requests: int) -> float:
