@@ -76,7 +76,7 @@ class World:
         return Plan(way.label, gain, gain, way.nodes, place)
 
     def prices(self, costs: LiveCosts) -> StepPrices:
-        return StepPrices(costs, base_rows=self.requests, requests=self.requests, context=0, sampled=False)
+        return StepPrices(costs, requests=self.requests, context=0, sampled=False)
 
     def best_rate(self) -> float:
         """The highest rate that one way for all requests could reach."""

@@ -43,7 +43,7 @@ def seat(crowd: int = MANY, *, past: Past | None = None, chunk: int = 1, remaini
 def values(seats: list[Seat]) -> Values:
     live = costs()
     live.light[SUFFIX.label] = True
-    prices = StepPrices(live, base_rows=len(seats), requests=len(seats), context=0.0, sampled=False)
+    prices = StepPrices(live, requests=len(seats), context=0.0, sampled=False)
     return Values([NOTHING] * len(seats), len(seats) / 1.0, prices)
 
 
@@ -231,11 +231,11 @@ def test_what_a_step_takes_longer_after_a_networks_call_is_a_cost_of_the_call():
         live.saw_step(4, 4, 0, False, 1.0)
         live.saw_step(16, 4, 0, False, 1.2)
         live.saw_step(16, 4, 0, False, 1.6, called=True)
-    prices = StepPrices(live, base_rows=4, requests=4, context=0.0, sampled=False)
+    prices = StepPrices(live, requests=4, context=0.0, sampled=False)
     assert prices.step(12) == pytest.approx(1.2, rel=0.05) and prices.step(0) == pytest.approx(1.0, rel=0.05)
     assert prices.draft(MODEL.label, 4) == pytest.approx(live.draft_seconds(MODEL.label, 4) + 0.35, abs=0.05)
     assert prices.draft(SUFFIX.label, 4) == live.draft_seconds(SUFFIX.label, 4)
-    other = StepPrices(live, base_rows=1, requests=1, context=0.0, sampled=False)
+    other = StepPrices(live, requests=1, context=0.0, sampled=False)
     assert other.aftermath == 0.0  # nobody has seen one of its size
 
 
@@ -244,7 +244,7 @@ def test_steps_after_a_call_say_what_others_take_that_nobody_has_seen():
     live = costs()
     for _ in range(100):
         live.saw_step(16, 4, 0, False, 0.5, called=True)
-    prices = StepPrices(live, base_rows=4, requests=4, context=0.0, sampled=False)
+    prices = StepPrices(live, requests=4, context=0.0, sampled=False)
     assert prices.step(12) == pytest.approx(0.5, rel=0.1) and prices.step(0) == pytest.approx(0.5, rel=0.1)
     assert abs(prices.aftermath) < 0.05
 
@@ -256,7 +256,7 @@ def test_steps_after_a_call_cost_what_they_were_seen_to_where_others_of_their_si
         live.saw_step(4, 4, 0, False, 1.0)
         live.saw_step(8, 1, 0, False, 2.0)
         live.saw_step(16, 4, 0, False, 1.1, called=True)
-    prices = StepPrices(live, base_rows=4, requests=4, context=0.0, sampled=False)
+    prices = StepPrices(live, requests=4, context=0.0, sampled=False)
     assert prices.draft(MODEL.label, 4) < live.draft_seconds(MODEL.label, 4)
     assert 1.1 <= prices.step(12) + prices.draft(MODEL.label, 4) < 1.3
 
@@ -267,7 +267,7 @@ def test_no_call_comes_to_less_than_half_of_what_it_takes():
     for _ in range(100):
         live.saw_step(16, 4, 0, False, 3.0)
         live.saw_step(16, 4, 0, False, 1.0, called=True)
-    prices = StepPrices(live, base_rows=4, requests=4, context=0.0, sampled=False)
+    prices = StepPrices(live, requests=4, context=0.0, sampled=False)
     assert prices.aftermath < -1.0
     assert prices.draft(MODEL.label, 4) == pytest.approx(live.draft_seconds(MODEL.label, 4) / 2)
 

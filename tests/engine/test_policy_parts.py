@@ -278,7 +278,7 @@ def test_another_row_behind_a_network_is_priced_by_steps_that_followed_one():
         for rows in (4, 8, 16, 20):
             live.saw_step(rows, 4, 0, False, 1.0 + rows / 100, called=False)
             live.saw_step(rows, 4, 0, False, 1.2 + rows / 20, called=True)
-    prices = StepPrices(live, base_rows=4, requests=4, context=0.0, sampled=False)
+    prices = StepPrices(live, requests=4, context=0.0, sampled=False)
     assert prices.more(4, 12, called=True) == pytest.approx(8 / 20, rel=0.15)
     assert prices.more(4, 12, called=False) == pytest.approx(8 / 100, rel=0.3)
 
@@ -540,7 +540,7 @@ def test_exploration_stops_at_its_share_and_is_refunded_by_gains():
 def test_prompts_that_are_read_beside_make_drafts_no_cheaper():
     forwards = [ForwardCost(rows=rows, requests=2, context=0, seconds=0.1 * rows) for rows in (2, 100, 200)]
     costs = LiveCosts(StepCosts(forwards=tuple(forwards), drafts={}))
-    alone, beside = (StepPrices(costs, base_rows=rows, requests=2, context=0.0, sampled=False) for rows in (2, 100))
+    alone, beside = (StepPrices(costs, requests=2, context=0.0, sampled=False) for rows in (2, 100))
     assert beside.step(0) == alone.step(0) == pytest.approx(0.2) and beside.token == pytest.approx(0.1)
     assert beside.step(10) == pytest.approx(alone.step(10)) == pytest.approx(1.2)
 
@@ -589,7 +589,7 @@ def test_a_stall_is_not_charged_to_the_drafter_it_met():
     )
     policy, known = Policy(draft_rows=8), RequestPolicy([Way("a", "a", "a", 4, 4)], Past(), 0)
     policy.costs = LiveCosts(table)
-    policy.standing.prices = StepPrices(policy.costs, base_rows=1, requests=1, context=0.0, sampled=False)
+    policy.standing.prices = StepPrices(policy.costs, requests=1, context=0.0, sampled=False)
     request = SimpleNamespace(tokens=[1] * 20)
     seat = Seat(work=SimpleNamespace(running=SimpleNamespace(request=request)), known=known, depth=4, place=0)
     policy.saw_draft("a", [seat], 2.0, 4)  # the first draft reads the whole text

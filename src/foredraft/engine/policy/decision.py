@@ -26,8 +26,7 @@ class StepPrices:
 
     Attributes:
         costs: Where they come from.
-        base_rows: Rows that are computed whatever is drafted: pending tokens.
-        requests: How many requests are in the step.
+        requests: How many requests are in the step, each with a pending token.
         context: Their committed positions on average.
         sampled: Whether some of them sample.
         steps, line: What `step` and `about` say, as far as was asked; the latter from one draft node on.
@@ -36,7 +35,6 @@ class StepPrices:
     """
 
     costs: LiveCosts
-    base_rows: int
     requests: int
     context: float
     sampled: bool
@@ -72,8 +70,8 @@ class StepPrices:
         """What steps take in all, by draft nodes, [`most` + 1] at least."""
         line = self.lines[called]
         if most >= len(line):
-            last = self.base_rows + max(2 * most, LEAST_LINE)
-            size = (self.base_rows, last, self.requests, self.context, self.sampled)
+            last = self.requests + max(2 * most, LEAST_LINE)
+            size = (self.requests, last, self.requests, self.context, self.sampled)
             line = self.lines[called] = self.costs.step_line(*size, called=called)
         return line
 
@@ -84,7 +82,7 @@ class StepPrices:
 
     def known(self, draft_rows: int) -> bool:
         """Whether steps of this size have been seen lately."""
-        return self.costs.knows(self.base_rows + draft_rows, self.requests, self.sampled)
+        return self.costs.knows(self.requests + draft_rows, self.requests, self.sampled)
 
     @property
     def learned(self) -> int:

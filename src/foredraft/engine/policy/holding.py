@@ -17,12 +17,10 @@ WORTH_DECIDING = 4  # tokens that one of several requests must still have to wri
 DOUBLINGS = 2  # of the steps that a decision stands for, where several requests were decided not to be drafted for
 
 
-def hold_for(requests: int, plain_seconds: float, *, untried: bool = False, unsure: bool = False) -> int:
+def hold_for(requests: int, plain_seconds: float, *, untried: bool = False) -> int:
     """Further steps that a decision for so many requests stands for, where a plain step takes so long; `untried` where
-    it has a drafter called for as many for the first time, `unsure` where it asks one that hardly was of late."""
+    it has a drafter called for as many for the first time."""
     least = HOLD_STEPS if requests < MANY else HOLD_MORE
-    if unsure:
-        return least
     worth = (DECIDING + DECIDING_EACH * requests) / (DECIDING_SHARE * plain_seconds)
     most = HOLD_MOST if requests == 1 else HOLD_UNTRIED if untried else HOLD_MOST_BESIDE
     return max(least, min(most, round(worth)))

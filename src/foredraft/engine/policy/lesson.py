@@ -79,18 +79,23 @@ class Lesson:
         return self.prices.row_tokens(self.rows - self.requests) if self.steady and self.prices else 0.0
 
     @property
+    def counted(self) -> bool:
+        """Whether what asking for all was worth in it is counted otherwise, or not known."""
+        return self.by_routine or not self.steady
+
+    @property
     def plain_token(self) -> float:
         """Seconds that each token would have taken where nobody drafts; prompts are read alike with and without."""
         return self.values.token if self.steady and self.values else 0.0
 
 
-def prices_of(batch: Sequence[Work], rows: int, costs: LiveCosts, before: StepPrices | None) -> StepPrices:
-    """What the step with so many pending `rows` costs; as `before`, where there was one of its size."""
-    if before is not None and (before.base_rows, before.requests) == (rows, len(batch)):
+def prices_of(batch: Sequence[Work], costs: LiveCosts, before: StepPrices | None) -> StepPrices:
+    """What a step of so many requests costs, when their prompts are read: most of those that a decision stands for are.
+    As `before`, where there was one of its size."""
+    if before is not None and before.requests == len(batch):
         return before
     return StepPrices(
         costs,
-        base_rows=rows,
         requests=len(batch),
         context=mean_context(batch),
         sampled=sampling(batch),

@@ -52,12 +52,11 @@ class Policy:
         standing: That of the current step.
         experiment: What the current step tries.
         by_routine: Whether the current step goes by routine, and nothing else is in it.
-        noted, heard: Whether something is learned of that step; whether at least what became of its drafts, as of every
-            step of a request alone, whom nobody else's teach anything.
+        noted, heard: Whether all is learned of that step, or at least what became of its drafts; of a request alone,
+            whom nobody else's teach anything, in any.
         instant: Asks for drafts that are looked at before anything is decided.
-        called, surplus: Seconds of this step's calls of drafters that are not instant, and how many of these first
-            drafts took beyond what was expected.
-        networked: Whether one of these read a network.
+        called, surplus, networked: Seconds of this step's calls of drafters that are not instant, how many of these
+            first drafts took beyond what was expected, and whether a network was read.
         calls, lessons: This step's calls but those first ones, and what the steps since the last decision have taught.
         clock: Tells what calls of drafters take.
     """
@@ -85,10 +84,10 @@ class Policy:
         request, fixed = running.request, not running.request.speculation.adaptive
         assert fixed or self.costs is not None
         ways, past = [option.way for option in running.options], self.experience.past
-        kind = (temperature_class(request), crowd_class(requests))
         for way in ways if self.costs is not None else ():
             if way.instant:
                 self.costs.light[way.label] = True
+        kind = (temperature_class(request), crowd_class(requests))
         self.requests[request.id] = RequestPolicy(ways, past, *kind, fixed=fixed)
 
     def seated(self, options: tuple[Option, ...], request: Request, requests: int = 1) -> tuple[Option, ...]:
@@ -129,7 +128,7 @@ class Policy:
             return
         known = [its for _, its in self.deciding]
         held = self.standing.holds(known)
-        self.standing.prices = prices_of(batch, rows, self.costs, self.standing.prices if held else None)
+        self.standing.prices = prices_of(batch, self.costs, self.standing.prices if held else None)
         self.enter(self.deciding, crowd)
         if not held and waits(self.deciding):
             return
@@ -148,6 +147,7 @@ class Policy:
             self.settle()
             self.standing = standing
         standing.steps += 1
+        standing.since_tried += 1
 
     def goes_by_routine(self, crowd: int) -> bool:
         """Whether the step takes no thought; who has come since its decision may join."""
@@ -183,13 +183,16 @@ class Policy:
     def go_on(self, pool: SlotPool, *, steady: bool) -> None:
         """Draft by routine; a step in which prompts are read, too, is not `steady`, and is counted apart."""
         routine, self.by_routine = self.standing.routine, steady
+        if self.standing.turns:
+            self.settle()
+            self.standing.turn(self.deciding)
         if not (steady and routine.counts(self.deciding)):
             self.settle()
         if steady:
             routine.open(self.deciding)
         self.noted = not steady or self.standing.teaches
         self.heard = self.noted or len(self.deciding) == 1
-        if not routine.drafts:
+        if not (routine.drafts or routine.tried):
             return
         if routine.weighs:
             self.weigh_alone(routine, pool)
@@ -197,13 +200,13 @@ class Policy:
         if routine.firsts:
             self.look_first(routine, pool)
             return
-        orders = None if self.noted else orders_at(routine.places, self.deciding)
+        orders = None if self.noted else orders_at(routine.drafted, self.deciding)
         if self.heard:
-            self.seats = seats_at(routine.places, self.deciding)
+            self.seats = seats_at(routine.drafted, self.deciding)
         if orders is not None:
             step.draft(orders, pool)
             return
-        for seat, tree in self.timed(self.seats or seats_at(routine.places, self.deciding)):
+        for seat, tree in self.timed(self.seats or seats_at(routine.drafted, self.deciding)):
             step.place_draft(seat.work, tree, pool)
 
     def look_first(self, routine: Routine, pool: SlotPool) -> None:
@@ -254,12 +257,12 @@ class Policy:
         if routine is None:
             return
         self.decider.exploration.grow(routine.seconds, self.decider.recent)
-        routine.seconds = 0.0
+        routine.seconds, node_tokens = 0.0, routine.node_tokens(self.standing.prices)
         for account in routine.closed():
-            account.known.steps += account.steps
-            if account.steps:
-                spent = self.standing.values.token * account.tokens
-                self.taken.count(account.known.label(account.place), account.statistics, account.steps, spent)
+            its, place, steps = account.known, account.place, account.steps
+            its.steps += steps
+            its.saw_steps(place, steps, account.tokens - steps - node_tokens * account.nodes)
+            self.taken.count(its.label(place), account.statistics, steps, self.standing.values.token * account.tokens)
 
     def forget_step(self) -> None:
         """What the step before has left belongs to its own lesson."""
@@ -329,9 +332,7 @@ class Policy:
         beginning = sum(seat.begins for seat in self.seats)
         calls = decision.values.calls.items()
         untried = any([label is not None and not self.costs.has_seen(label, count) for label, count in calls])
-        unsure = any([its.asks_unsure(its.base.place) for its in known])
-        lasting = outlasts(beginning, len(known))
-        most = hold_for(len(known), prices.step(0), untried=untried, unsure=unsure) if lasting else 0
+        most = hold_for(len(known), prices.step(0), untried=untried) if outlasts(beginning, len(known)) else 0
         self.standing.renew(known, decision.values, most)
 
     def final(self) -> list[Plan]:
@@ -394,8 +395,7 @@ class Policy:
         if self.by_routine:
             self.learn_by_routine(batch, draft, rest)
             return
-        requests = [work.running.request for work in batch]
-        free = [request.statistics for request in requests if request.speculation.adaptive]
+        free = [its.statistics for work in batch if (its := work.running.request).speculation.adaptive]
         if not free:
             return
         drafted = [seat for seat in self.seats if seat.place != PLAIN and not seat.known.fixed]
@@ -403,13 +403,13 @@ class Policy:
         choosing, kept = [pair for pair in self.deciding if not pair[1].fixed], {id(seat.work) for seat in drafted}
         # Of the others there is nothing to learn: not worth keeping, least of all for a batch of many.
         self.taken.count_works(PLAIN_LABEL, [work for work, _ in choosing if id(work) not in kept], lesson.plain_token)
-        for _, known in choosing:
+        for work, known in choosing:
             known.steps += 1
-        for work, _ in choosing:
             work.let_go()
 
     def learn_by_routine(self, batch: list[Work], draft: float, rest: float) -> None:
         """As `learn`, of a step by routine in which nothing but tokens were written."""
+        self.standing.routine.note(batch)
         for work, its in self.beside:
             its.saw_further(len(work.path))
         if not self.noted:
@@ -466,7 +466,7 @@ class Policy:
             self.learn_of_step(lesson)
             row, token = lesson.row_price, lesson.plain_token
             for seat in lesson.seats:
-                seat.learn(row, teaches=lesson.teaches, stands_for=lesson.stands_for)
+                seat.learn(row, teaches=lesson.teaches, stands_for=lesson.stands_for, counted=lesson.counted)
                 if not lesson.by_routine:
                     self.taken.count_works(seat.known.label(seat.place), [seat.work], token)
         for known in dict.fromkeys(seat.known for lesson in lessons for seat in lesson.seats):

@@ -17,8 +17,8 @@ ASK_FOLLOW = 0.15  # weight of a new observation of what an instant draft was wo
 PAST_FOLLOW = 0.03  # the same over all requests
 UNASKED = 1.0  # tokens that asking a way is hoped to be worth
 ASKED_FADE, ASKED_PRIOR = 0.999, 12.0  # what a step of one of many is worth after another's, and how many hope is worth
-UNASKED_FADE = 0.985  # what such steps are worth after a decision not to ask, for each who does not: hope returns
-ASKED_SURE = 100.0  # such steps after which it is known what asking is worth
+UNASKED_FADE = 0.997  # the same of a step in which it was not asked: hope returns
+MARGIN_ASKED = 0.05  # tokens that asking for all must be worth beyond its call: it is looked at on average over many
 DECIDED_WORTH = 4.0  # drafts that the gain expected when it was decided is worth beside those since
 ROWS_FOLLOW = 0.2  # weight of a new draft in how large they usually are
 MANY_CLASS = 2  # crowd beside which looking at instant drafts takes longer than drafting
@@ -274,26 +274,32 @@ class RequestPolicy:
         """Tokens that asking a way has lately been worth to requests of the kind."""
         return self.past.worths.get(self.asking(place), UNASKED)
 
-    def asked_worth(self, place: int) -> float:
-        """Tokens that asking a way for all has been worth to each."""
+    def asked_worth(self, place: int, hoped: float = 0.0) -> float:
+        """Tokens that asking a way for all has been worth to each; `hoped` where none was asked lately."""
         seen = self.past.askings.get(self.asking(place))
-        return UNASKED if seen is None else seen.mean(UNASKED, ASKED_PRIOR)
+        return hoped if seen is None else seen.mean(hoped, ASKED_PRIOR)
 
-    def asks_unsure(self, place: int) -> bool:
-        """Whether way `place`, one asked for all, has hardly been asked of late."""
-        if place not in self.asked_by_all:
-            return False
-        seen = self.past.askings.get(self.asking(place))
-        return seen is None or seen.tries < ASKED_SURE
+    def asking_worth(self, place: int, values: Values, *, hopeful: bool = False) -> float:
+        """The same less what the call costs: what was seen, or where `hopeful` what is then to be tried."""
+        worth = self.asked_worth(place, UNASKED if hopeful else 0.0)
+        return worth - values.share(self.ways[place].label, values.requests) - MARGIN_ASKED
 
     def saw_asked(self, place: int, tokens: float, times: int = 1) -> None:
         """Asking for all was worth so many tokens to this one, as often as it stands for. Most steps bring nothing and
         some bring much, so the mean is one over many requests."""
         self.past.askings.recall(self.asking(place), Tally).add_alike(tokens, ASKED_FADE, times)
 
-    def leaves(self, place: int) -> None:
-        """A way is asked for nobody: what it was worth is believed a little less."""
-        self.past.askings.recall(self.asking(place), Tally).fade(UNASKED_FADE)
+    def leaves(self, place: int, steps: int = 1) -> None:
+        """A way was asked for nobody in so many steps: what it was worth is believed a little less, so hope returns."""
+        self.past.askings.recall(self.asking(place), Tally).fade(UNASKED_FADE**steps)
+
+    def saw_steps(self, place: int, steps: int, tokens: float) -> None:
+        """So many steps by way `place` have brought so many tokens in all, less what the draft nodes cost."""
+        for way in () if self.fixed else self.asked_by_all:
+            if way == place:
+                self.saw_asked(way, tokens / steps, steps)
+            else:
+                self.leaves(way, steps)
 
     def asking(self, place: int) -> tuple:
         """Whose asking a way was worth as much as this request's."""

@@ -8,6 +8,7 @@ Between two forwards every line of Python costs memory reads, so such a step run
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import inf
 from statistics import mode
 from typing import NamedTuple
@@ -15,29 +16,33 @@ from typing import NamedTuple
 from foredraft.core.draft_tree import DraftTree
 from foredraft.core.outcome import SpeculationStatistics
 from foredraft.engine.policy.allocation import PLAIN, Values
+from foredraft.engine.policy.decision import StepPrices
 from foredraft.engine.policy.live_costs import size_class
 from foredraft.engine.policy.request_policy import RequestPolicy
 from foredraft.engine.policy.seat import Seat, depth_of
 from foredraft.engine.running import Option, Work
 
+LEAST_FOUND = 0.1  # draft nodes a request and step without which asking for all is given up at once
 WORTH_JOINING = 16  # tokens that a request must have left to write for it to be read by a drafter
 Pair = tuple[Work, RequestPolicy]
 Order = tuple[Work, Option]
 
 
 class Account(NamedTuple):
-    """Steps and tokens of a request."""
+    """Steps, tokens and draft nodes of a request."""
 
     known: RequestPolicy
     statistics: SpeculationStatistics
     place: int
     steps: int
     tokens: int
+    nodes: int
 
     def since(self) -> "Account":
         """Those that have come since."""
-        steps, tokens = self.statistics.rounds - self.steps, self.statistics.committed - self.tokens
-        return self._replace(steps=steps, tokens=tokens)
+        own = self.statistics
+        steps, tokens, nodes = own.rounds - self.steps, own.committed - self.tokens, own.drafted - self.nodes
+        return self._replace(steps=steps, tokens=tokens, nodes=nodes)
 
     def split(self, taken: Mapping[tuple[RequestPolicy, int], int]) -> "list[Account]":
         """Its parts: by ways other than the one decided, the steps that were `taken` by them, and the rest. A step that
@@ -46,9 +51,10 @@ class Account(NamedTuple):
         for (known, place), steps in taken.items():
             steps = min(steps, rest.steps) if known is self.known else 0
             if steps:
-                tokens = rest.tokens * steps // rest.steps
-                parts.append(rest._replace(place=place, steps=steps, tokens=tokens))
-                rest = rest._replace(steps=rest.steps - steps, tokens=rest.tokens - tokens)
+                tokens, nodes = rest.tokens * steps // rest.steps, rest.nodes * steps // rest.steps
+                parts.append(rest._replace(place=place, steps=steps, tokens=tokens, nodes=nodes))
+                left = {"steps": rest.steps - steps, "tokens": rest.tokens - tokens, "nodes": rest.nodes - nodes}
+                rest = rest._replace(**left)
         return [*parts, rest]
 
 
@@ -67,6 +73,8 @@ class Routine:
         firsts: The instant way that is asked before the way decided, of those who have one.
         weighs: Whether the only request asks any number of instant ways, and its drafts are cut.
         taken: Steps in which an instant draft was verified, by request and way, since all were counted last.
+        tried: Those for whom it is tried whether asking a way for all pays, and the way; empty most of the time.
+        sizes: Steps since all were counted last by their draft nodes, where a way is asked for all.
         accounts: What all had written when it was last counted; none while it is not.
         seconds: Of steps of which nothing else was noted.
     """
@@ -81,6 +89,8 @@ class Routine:
     firsts: dict[RequestPolicy, int] = field(default_factory=dict)
     weighs: bool = False
     taken: Counter[tuple[RequestPolicy, int]] = field(default_factory=Counter)
+    tried: dict[RequestPolicy, int] = field(default_factory=dict)
+    sizes: Counter[int] = field(default_factory=Counter)
     accounts: list[Account] | None = None
     seconds: float = 0.0
 
@@ -123,6 +133,27 @@ class Routine:
         """Whether anybody is drafted for."""
         return self.calls or self.weighs or bool(self.firsts)
 
+    def try_asking(self, deciding: Sequence[Pair], values: Values) -> None:
+        """From now on ask a way for all of those for whom nothing was decided, where that is hoped to pay."""
+        if self.firsts or self.weighs:
+            return
+        for work, its in deciding:
+            waits = work.chunk > 1 or its.fixed or self.places.get(its, PLAIN) != PLAIN
+            for place in () if waits else its.asked_by_all:
+                if its.asking_worth(place, values, hopeful=True) > 0.0:
+                    self.tried[its] = place
+
+    @property
+    def finds_nothing(self) -> bool:
+        """Whether hardly anybody has had a draft since it is tried: that says enough."""
+        nodes = sum([size * steps for size, steps in self.sizes.items()])
+        return nodes < LEAST_FOUND * len(self.tried) * self.sizes.total()
+
+    @property
+    def drafted(self) -> dict[RequestPolicy, int]:
+        """The way that each is drafted for by now."""
+        return self.places | self.tried if self.tried else self.places
+
     def counts(self, deciding: Sequence[Pair]) -> bool:
         """Whether these are counted, and nobody else: who comes with its whole text in the cache reads no prompt."""
         return self.accounts is not None and [its.known for its in self.accounts] == [its for _, its in deciding]
@@ -131,14 +162,34 @@ class Routine:
         """Count from here on."""
         if self.accounts is None:
             seen = [(its, work.running.request.statistics) for work, its in deciding]
-            places = self.places
-            self.accounts = [Account(its, own, places.get(its, PLAIN), own.rounds, own.committed) for its, own in seen]
+            places = self.drafted
+            self.accounts = [
+                Account(its, own, places.get(its, PLAIN), own.rounds, own.committed, own.drafted) for its, own in seen
+            ]
 
     def closed(self) -> list[Account]:
         """What has been written since it was counted last, by way."""
         accounts, self.accounts = self.accounts or [], None
         taken, self.taken = self.taken, Counter()
-        return [part for its in accounts for part in its.since().split(taken)]
+        return [part for its in accounts for part in its.since().split(taken) if part.steps]
+
+    @cached_property
+    def asks_all(self) -> bool:
+        """Whether it was decided to ask a way for all."""
+        return any([place in its.asked_by_all for its, place in self.places.items()])
+
+    def note(self, batch: Sequence[Work]) -> None:
+        """A step is over: note its size, where a way is asked for all."""
+        if self.tried or self.asks_all:
+            self.sizes[sum([len(work.tree.tokens) for work in batch])] += 1
+
+    def node_tokens(self, prices: StepPrices) -> float:
+        """Tokens that each draft node has cost since it was counted last: blocks of rows cost what their steps did, so
+        steps are told apart."""
+        sizes, self.sizes = self.sizes, Counter()
+        nodes = sum([size * steps for size, steps in sizes.items()])
+        cost = sum([steps * (prices.step(size) - prices.step(0)) for size, steps in sizes.items()])
+        return cost / (nodes * prices.token) if nodes else 0.0
 
 
 def seats_at(places: Mapping[RequestPolicy, int], deciding: Sequence[Pair]) -> list[Seat]:

@@ -8,7 +8,7 @@ from foredraft.core.draft_tree import ROOT, DraftTree
 from foredraft.core.request import Request
 from foredraft.drafters.growth import FREE, Growth
 from foredraft.engine import step
-from foredraft.engine.policy.allocation import MARGIN_BESIDE, NOTHING, PLAIN, Plan, Prices, Values, soundest
+from foredraft.engine.policy.allocation import NOTHING, PLAIN, Plan, Prices, Values, soundest
 from foredraft.engine.policy.live_costs import LiveCosts, size_class
 from foredraft.engine.policy.request_policy import RequestPolicy
 from foredraft.engine.running import Work
@@ -161,12 +161,12 @@ class Seat:
         where such calls have been worth their time, and more than the plan."""
         known = self.known
         for place in known.asked_by_all if self.work.chunk == 1 else ():
-            worth, label = known.asked_worth(place), known.ways[place].label
-            if worth <= values.share(label, values.requests) + MARGIN_BESIDE:
+            worth = known.asked_worth(place)
+            if known.asking_worth(place, values) <= 0.0:
                 known.leaves(place)
             elif plan.place == PLAIN or worth > values.of(plan):
                 rows = known.usual_rows(place)
-                return Plan(label, min(worth, rows), min(worth, rows), round(rows), place)
+                return Plan(known.ways[place].label, min(worth, rows), min(worth, rows), round(rows), place)
         return plan
 
     @property
@@ -191,17 +191,19 @@ class Seat:
         called = instant if values.beside_call(instant) > values.beside_call(base) else base
         return apart, called, instant
 
-    def learn(self, row_price: float, *, teaches: bool, stands_for: int = 1) -> None:
+    def learn(self, row_price: float, *, teaches: bool, stands_for: int = 1, counted: bool = False) -> None:
         """Note what the draft has brought, each row of it at the cost of so many tokens; what its drafter said of it is
-        checked where the step `teaches`. It `stands_for` so many steps alike."""
+        checked where the step `teaches`. It `stands_for` so many steps alike; `counted` where what asking for all is
+        worth is not learned from it."""
         if self.place == PLAIN:
             return
         known, tree, path = self.known, self.work.tree, self.work.path
         if teaches:
             known.check(self.place, tree, path)
         if self.place in known.asked_by_all:
-            known.saw_asked(self.place, len(path) - row_price * len(tree), stands_for)
             known.learn_rows(self.place, len(tree))
+            if not counted:
+                known.saw_asked(self.place, len(path) - row_price * len(tree), stands_for)
         else:
             self.hear()
         lost = row_price * len(tree) - len(path) + known.forgone(self.place)

@@ -7,11 +7,12 @@ from math import ceil
 from foredraft.engine.policy.allocation import Values
 from foredraft.engine.policy.decision import StepPrices
 from foredraft.engine.policy.holding import HOLD_IDLE, HOLD_STEPS, HOLD_WEIGHED, MANY
-from foredraft.engine.policy.request_policy import RequestPolicy
+from foredraft.engine.policy.request_policy import MANY_CLASS, RequestPolicy
 from foredraft.engine.policy.routine import Pair, Routine
 from foredraft.engine.policy.seat import Seat
 
 SAME_SHARE = 0.5  # of the requests that must have been there when it was made
+TRY_EVERY, TRY_STEPS, TRY_LEAST = 48, 6, 2  # steps after which asking for all is tried again, and for how many
 TEACHES = (4, 8, 8)  # of so many steps that a decision stands for one is learned from in full, by crowd
 
 
@@ -25,6 +26,7 @@ class Standing:
         prices: What the last step cost that was thought about.
         held: Requests that take part.
         steps, most: Steps since, and further ones it stands for.
+        since_tried: Steps since it was last tried, beginning or end, whether asking for all pays.
         routine: How steps go on until the next decision, where that takes no thought; else none.
     """
 
@@ -34,6 +36,7 @@ class Standing:
     held: set[RequestPolicy] = field(default_factory=set)
     steps: int = 0
     most: int = HOLD_STEPS
+    since_tried: int = TRY_EVERY
     routine: Routine | None = None
 
     @property
@@ -61,6 +64,25 @@ class Standing:
             self.most = min(self.most, HOLD_WEIGHED)
         elif not routine.drafts and len(self.held) < MANY:
             self.most = min(self.most, HOLD_IDLE)
+
+    @property
+    def turns(self) -> bool:
+        """Whether it is time to try whether asking for all pays, or it was tried for long enough: what was seen of one
+        text says little of the next, and decisions not to draft stand for long."""
+        if self.routine.tried:
+            return self.since_tried > TRY_STEPS or (self.since_tried == TRY_LEAST + 1 and self.routine.finds_nothing)
+        return self.crowd == MANY_CLASS and self.since_tried > TRY_EVERY
+
+    def turn(self, deciding: Sequence[Pair]) -> None:
+        """Begin to try it, or end: where it has paid, the next step decides anew."""
+        routine, self.since_tried = self.routine, 1
+        if not routine.tried:
+            routine.try_asking(deciding, self.values)
+            self.most = max(self.most, self.steps + TRY_STEPS if routine.tried else 0)
+            return
+        tried, routine.tried = routine.tried, {}
+        if any([its.asking_worth(place, self.values) > 0.0 for its, place in tried.items()]):
+            self.most = self.steps
 
     def leave_routine(self, deciding: Sequence[Pair]) -> None:
         """Think again about those who decide; who has joined by routine takes part."""
