@@ -9,13 +9,13 @@ from foredraft.core.draft_tree import DraftTree
 from foredraft.core.outcome import Verdict
 from foredraft.drafters.growth import Growth
 from foredraft.engine.policy.acceptance import Past
-from foredraft.engine.policy.allocation import MARGIN_BESIDE, NOTHING, Plan, Values
+from foredraft.engine.policy.allocation import NOTHING, Plan, Values
 from foredraft.engine.policy.decision import VAIN, Decider, StepPrices
 from foredraft.engine.policy.holding import WORTH_DECIDING, waits
 from foredraft.engine.policy.instant_drafts import InstantDrafts
 from foredraft.engine.policy.live_costs import DRAFTED, LiveCosts
 from foredraft.engine.policy.policy import Policy
-from foredraft.engine.policy.request_policy import UNASKED, RequestPolicy, drafted
+from foredraft.engine.policy.request_policy import MARGIN_ASKED, UNASKED, RequestPolicy, drafted
 from foredraft.engine.policy.routine import Routine
 from foredraft.engine.policy.seat import Seat
 from foredraft.engine.step_costs import DraftCost, ForwardCost, StepCosts
@@ -59,13 +59,16 @@ def test_beside_many_those_that_trim_themselves_are_neither_looked_at_nor_weighe
 def test_all_are_asked_where_that_has_been_worth_its_time_and_none_where_it_was_not():
     past = Past()
     seats = [seat(past=past) for _ in range(8)]
+    assert {its.at_least_asking(NOTHING, values(seats)) for its in seats} == {NOTHING}  # nobody knows
+    assert seats[0].known.asking_worth(1, values(seats), hopeful=True) > 0.0
+    seats[0].known.saw_asked(1, 1.0, times=100)
     found = [its.at_least_asking(NOTHING, values(seats)) for its in seats]
-    assert {plan.label for plan in found} == {SUFFIX.label}  # nobody knows any better yet
+    assert {plan.label for plan in found} == {SUFFIX.label}
     better = Plan(MODEL.label, 9.0, 9.0, 1, 0)
     assert seats[0].at_least_asking(better, values(seats)) is better
     assert seat(chunk=3, past=past).at_least_asking(NOTHING, values(seats)) is NOTHING  # the end of a prompt
     for its in seats:
-        its.known.saw_asked(1, -0.5, times=12)
+        its.known.saw_asked(1, -0.5, times=100)
     assert {its.at_least_asking(NOTHING, values(seats)) for its in seats} == {NOTHING}
 
 
@@ -73,10 +76,10 @@ def test_hope_of_what_is_not_asked_comes_back():
     past = Past()
     known = seat(past=past).known
     known.saw_asked(1, -0.1, times=1000)
-    low = known.asked_worth(1)
-    for _ in range(500):
-        known.leaves(1)
-    assert low < 0.0 < known.asked_worth(1) < UNASKED
+    low = known.asked_worth(1, UNASKED)
+    known.leaves(1, 800)
+    assert low < 0.0 < known.asked_worth(1, UNASKED) < UNASKED
+    assert known.asked_worth(1) < 0.0  # it is to be tried, and not taken for known
 
 
 def test_what_asking_has_brought_is_learned_from_what_was_accepted():
@@ -85,23 +88,15 @@ def test_what_asking_has_brought_is_learned_from_what_was_accepted():
     one.work.tree = DraftTree(tokens=[1, 2], parents=[-1, 0], drafters=["suffix"] * 2, chances=[0.9, 0.8])
     one.work.path = [0, 1]
     one.learn(0.25, teaches=True, stands_for=12)
-    assert UNASKED < one.known.asked_worth(1) < 1.5  # two tokens for rows worth half a token
+    assert UNASKED < one.known.asked_worth(1, UNASKED) < 1.5  # two tokens for rows worth half a token
     assert one.known.rows[1] == 2
     assert one.known.saved[SUFFIX.owner] == pytest.approx(12 * 1.5)
     one.work.path = []
     one.learn(0.25, teaches=True, stands_for=9999)
     assert one.known.asked_worth(1) == pytest.approx(-0.5, abs=0.01)
-
-
-def test_who_asks_again_after_a_while_asks_for_a_short_time():
-    known = seat(past=Past()).known
-    assert known.asks_unsure(1)
-    assert not known.asks_unsure(0), "the model is not asked for all or none"
-    known.saw_asked(1, -0.1, times=200)
-    assert not known.asks_unsure(1) and known.asked_worth(1) < 0.0
-    for _ in range(100):
-        known.leaves(1)
-    assert known.asks_unsure(1) and known.asked_worth(1) > MARGIN_BESIDE
+    one.work.path = [0, 1]
+    one.learn(0.25, teaches=True, stands_for=9999, counted=True)
+    assert one.known.asked_worth(1) == pytest.approx(-0.5, abs=0.01)
 
 
 def test_a_lone_chain_that_ended_by_itself_was_not_refused():
@@ -155,9 +150,9 @@ def test_to_be_asked_a_way_has_to_be_worth_more_than_its_call():
     past = Past()
     seats = [seat(past=past) for _ in range(8)]
     share = values(seats).share(SUFFIX.label, 8)
-    seats[0].known.saw_asked(1, share + MARGIN_BESIDE / 2, times=9999)
+    seats[0].known.saw_asked(1, share + MARGIN_ASKED / 2, times=9999)
     assert seats[0].at_least_asking(NOTHING, values(seats)) is NOTHING
-    seats[0].known.saw_asked(1, share + 2 * MARGIN_BESIDE, times=9999)
+    seats[0].known.saw_asked(1, share + 2 * MARGIN_ASKED, times=9999)
     assert seats[0].at_least_asking(NOTHING, values(seats)).label == SUFFIX.label
 
 

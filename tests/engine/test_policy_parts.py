@@ -40,6 +40,7 @@ from foredraft.engine.policy.holding import (
     outlasts,
     patience,
 )
+from foredraft.engine.policy.lesson import prices_of
 from foredraft.engine.policy.live_costs import LiveCosts, along, rough_costs, size_class
 from foredraft.engine.policy.policy import Policy
 from foredraft.engine.policy.request_policy import ASK_LAST, RequestPolicy
@@ -285,7 +286,7 @@ def test_another_row_behind_a_network_is_priced_by_steps_that_followed_one():
 
 def test_a_step_whose_drafts_are_still_to_be_made_is_a_mixture_of_those_that_are_cheap_for_their_size():
     forwards = [ForwardCost(rows=rows, requests=4, context=0, seconds=1.0 + rows // 9) for rows in range(4, 37)]
-    prices = StepPrices(LiveCosts(StepCosts(forwards=tuple(forwards), drafts={})), 4, 4, 0.0, False)
+    prices = StepPrices(LiveCosts(StepCosts(forwards=tuple(forwards), drafts={})), 4, 0.0, False)
     assert [prices.step(rows) for rows in (0, 4, 5, 13, 14)] == [1.0, 1.0, 2.0, 2.0, 3.0]
     assert [prices.about(rows) for rows in (0, 4, 13)] == pytest.approx([1.0, 1.0, 2.0])
     assert [prices.about(rows) for rows in (5, 7, 9)] == pytest.approx([1 + 1 / 9, 1 + 3 / 9, 1 + 5 / 9])
@@ -295,7 +296,7 @@ def test_a_step_whose_drafts_are_still_to_be_made_is_a_mixture_of_those_that_are
 def test_a_draft_to_be_made_is_weighed_by_what_such_steps_take_on_average():
     """Twelve rows on average cost a whole block if all steps are of that size, which none is."""
     forwards = [ForwardCost(rows=rows, requests=4, context=0, seconds=1.0 + rows // 9) for rows in range(4, 37)]
-    prices = StepPrices(LiveCosts(StepCosts(forwards=tuple(forwards), drafts={})), 4, 4, 0.0, False)
+    prices = StepPrices(LiveCosts(StepCosts(forwards=tuple(forwards), drafts={})), 4, 0.0, False)
     there, made = (Plan(label, 0.5, 0.5, 2, 0) for label in (None, "a"))
     waiting = prices.draft("a", 4)
     assert step_seconds([there] * 4, prices) == 2.0
@@ -537,12 +538,20 @@ def test_exploration_stops_at_its_share_and_is_refunded_by_gains():
     assert books.affords(0.1, 0.1)
 
 
-def test_prompts_that_are_read_beside_make_drafts_no_cheaper():
-    forwards = [ForwardCost(rows=rows, requests=2, context=0, seconds=0.1 * rows) for rows in (2, 100, 200)]
+def test_prompts_that_are_read_beside_change_no_price():
+    """A decision stands for the steps after, in most of which none are read."""
+    sampler = SimpleNamespace(plain_greedy=True)
+
+    def work(chunk: int) -> SimpleNamespace:
+        return SimpleNamespace(chunk=chunk, running=SimpleNamespace(table=[1] * 5, sampler=sampler))
+
+    forwards = [ForwardCost(rows=rows, requests=2, context=0, seconds=rows**1.5) for rows in (2, 100, 200)]
     costs = LiveCosts(StepCosts(forwards=tuple(forwards), drafts={}))
-    alone, beside = (StepPrices(costs, requests=2, context=0.0, sampled=False) for rows in (2, 100))
-    assert beside.step(0) == alone.step(0) == pytest.approx(0.2) and beside.token == pytest.approx(0.1)
-    assert beside.step(10) == pytest.approx(alone.step(10)) == pytest.approx(1.2)
+    alone, beside = (prices_of([work(1), work(chunk)], costs, None) for chunk in (1, 98))
+    assert [beside.step(nodes) for nodes in range(40)] == [alone.step(nodes) for nodes in range(40)]
+    assert alone.step(0) < alone.step(1) and alone.token == alone.step(0) / 2
+    assert prices_of([work(9), work(1)], costs, alone) is alone
+    assert prices_of([work(1)] * 3, costs, alone) is not alone
 
 
 def test_costs_follow_what_steps_take():
@@ -904,7 +913,7 @@ def test_a_decision_stands_for_longer_where_steps_are_short_and_for_less_where_a
     assert hold_for(4, short) == HOLD_MOST_BESIDE and hold_for(4, short, untried=True) == HOLD_UNTRIED
     assert hold_for(1, 1e-6) == hold_for(1, 1e-6, untried=True) == HOLD_MOST
     assert hold_for(4, long) == hold_for(4, long, untried=True) == HOLD_STEPS
-    assert hold_for(16, short, unsure=True) == HOLD_MORE and hold_for(16, short) == HOLD_MOST_BESIDE
+    assert hold_for(16, long) == HOLD_MORE and hold_for(16, short) == HOLD_MOST_BESIDE
     live = LiveCosts(StepCosts(forwards=(ForwardCost(rows=1, requests=1, context=0, seconds=1.0),), drafts={}))
     assert not live.has_seen("a", 4)
     live.saw_draft("a", 4, 0.5)

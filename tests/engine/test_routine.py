@@ -258,14 +258,14 @@ def test_a_drafter_that_brings_less_than_was_expected_is_not_called_for_long():
 
 def test_accounts_are_split_by_the_way_that_was_taken():
     known, other, statistics = seat().known, seat().known, SpeculationStatistics()
-    account = Account(known, statistics, 0, 10, 25)
+    account = Account(known, statistics, 0, 10, 25, 20)
     assert account.split({}) == account.split({(other, 1): 4}) == [account]
     parts = account.split({(known, 1): 4, (other, 1): 5, (known, 2): 2})
-    assert [(part.place, part.steps, part.tokens) for part in parts] == [(1, 4, 10), (2, 2, 5), (0, 4, 10)]
+    assert [part[2:] for part in parts] == [(1, 4, 10, 8), (2, 2, 5, 4), (0, 4, 10, 8)]
 
 
 def test_a_step_that_failed_is_in_no_account():
-    account = Account(seat().known, SpeculationStatistics(), 0, 0, 0)
+    account = Account(seat().known, SpeculationStatistics(), 0, 0, 0, 0)
     taken = {(account.known, 1): 3}
     assert account.split(taken) == [account]  # its draft was there, and nothing was written
     first, rest = account._replace(steps=2, tokens=5).split(taken)
@@ -289,14 +289,14 @@ def test_accounts_hold_what_was_written_since_they_were_opened():
     plain = seat(drafted=False)
     routine, pairs = Routine({plain.known: PLAIN}, 1, 0, {}, 0, calls=False), [(plain.work, plain.known)]
     statistics = plain.work.running.request.statistics
-    statistics.rounds, statistics.committed = 5, 6
+    statistics.rounds, statistics.committed, statistics.drafted = 5, 6, 7
     routine.open(pairs)
-    statistics.rounds, statistics.committed = 8, 9
+    statistics.rounds, statistics.committed, statistics.drafted = 8, 9, 11
     routine.open(pairs)  # they are
     assert routine.counts(pairs) and not routine.counts([*pairs, (seat().work, seat().known)])
     [account] = routine.closed()
     assert not routine.counts(pairs)
-    assert (account.known, account.steps, account.tokens) == (plain.known, 3, 3)
+    assert (account.known, account.steps, account.tokens, account.nodes) == (plain.known, 3, 3, 4)
     assert routine.closed() == []
 
 
