@@ -14,7 +14,7 @@ from foredraft.engine.policy.live_costs import LiveCosts
 from foredraft.engine.policy.policy import Policy
 from foredraft.engine.policy.request_policy import UNASKED, UNASKED_FADE, RequestPolicy
 from foredraft.engine.policy.routine import Routine
-from foredraft.engine.policy.standing import TRY_EVERY, TRY_LEAST, TRY_STEPS, Standing
+from foredraft.engine.policy.standing import CHECK_EVERY, TRY_EVERY, TRY_LEAST, TRY_STEPS, Standing
 from foredraft.engine.step_costs import DraftCost, ForwardCost, StepCosts
 from foredraft.engine.way import Way
 
@@ -69,7 +69,7 @@ def test_all_steps_say_what_asking_was_worth_and_those_without_it_let_it_fade():
     faded = known.past.askings[known.asking(ASKED)]
     assert (faded.hits, faded.tries) == pytest.approx((1000 * UNASKED_FADE**100, 2000 * UNASKED_FADE**100))
     known.saw_steps(PLAIN, 2000, 0.0)
-    assert known.asked_worth(ASKED) < 0.1 and known.asked_worth(ASKED, UNASKED) > 0.9
+    assert known.asked_worth(ASKED) < 0.2 and known.asked_worth(ASKED, UNASKED) > 0.8
     _, fixed = pair(Past(), fixed=True)
     fixed.saw_steps(ASKED, 10, 5.0)
     assert not list(fixed.past.askings.items())
@@ -104,6 +104,20 @@ def test_where_the_try_has_paid_the_next_step_decides(worth: float, decides: boo
     rest.steps = 7
     rest.turn(pairs)
     assert (rest.most == rest.steps) is decides and not rest.routine.tried
+
+
+@pytest.mark.parametrize(("worth", "decides"), [(0.5, False), (0.0, True)])
+def test_where_asking_no_longer_pays_the_next_step_decides(worth: float, decides: bool):
+    pairs = [pair(past) for past in [Past()] * 2]
+    asking = resting(pairs, base=ASKED)
+    asking.since_tried = CHECK_EVERY
+    assert not asking.turns
+    asking.since_tried += 1
+    assert asking.turns
+    pairs[0][1].saw_asked(ASKED, worth, times=100)
+    asking.steps = 20
+    asking.turn(pairs)
+    assert (asking.most == asking.steps) is decides and asking.since_tried == 1
 
 
 def test_a_try_lasts_its_steps_and_ends_at_once_where_there_are_no_drafts():

@@ -143,6 +143,11 @@ class Routine:
                 if its.asking_worth(place, values, hopeful=True) > 0.0:
                     self.tried[its] = place
 
+    def pays(self, values: Values) -> bool:
+        """Whether asking a way for all has paid, for any of those who do."""
+        asked = [(its, place) for its, place in self.drafted.items() if place in its.asked_by_all]
+        return any([its.asking_worth(place, values) > 0.0 for its, place in asked])
+
     @property
     def finds_nothing(self) -> bool:
         """Whether hardly anybody has had a draft since it is tried: that says enough."""

@@ -12,7 +12,8 @@ from foredraft.engine.policy.routine import Pair, Routine
 from foredraft.engine.policy.seat import Seat
 
 SAME_SHARE = 0.5  # of the requests that must have been there when it was made
-TRY_EVERY, TRY_STEPS, TRY_LEAST = 48, 6, 2  # steps after which asking for all is tried again, and for how many
+CHECK_EVERY = 16  # steps after which it is looked whether asking for all still pays
+TRY_EVERY, TRY_STEPS, TRY_LEAST = 32, 6, 2  # steps after which asking for all is tried again, and for how many
 TEACHES = (4, 8, 8)  # of so many steps that a decision stands for one is learned from in full, by crowd
 
 
@@ -26,7 +27,7 @@ class Standing:
         prices: What the last step cost that was thought about.
         held: Requests that take part.
         steps, most: Steps since, and further ones it stands for.
-        since_tried: Steps since it was last tried, beginning or end, whether asking for all pays.
+        since_tried: Steps since it was last looked whether asking for all pays, or a try of that began or ended.
         routine: How steps go on until the next decision, where that takes no thought; else none.
     """
 
@@ -67,22 +68,24 @@ class Standing:
 
     @property
     def turns(self) -> bool:
-        """Whether it is time to try whether asking for all pays, or it was tried for long enough: what was seen of one
-        text says little of the next, and decisions not to draft stand for long."""
+        """Whether it is time to look whether asking for all still pays, or to try it where it was decided not to, or to
+        end a try: what was seen of one text says little of the next."""
+        if self.routine.asks_all:
+            return self.since_tried > CHECK_EVERY
         if self.routine.tried:
             return self.since_tried > TRY_STEPS or (self.since_tried == TRY_LEAST + 1 and self.routine.finds_nothing)
         return self.crowd == MANY_CLASS and self.since_tried > TRY_EVERY
 
     def turn(self, deciding: Sequence[Pair]) -> None:
-        """Begin to try it, or end: where it has paid, the next step decides anew."""
+        """Look, or begin to try, or end a try: the next step decides anew where what was decided no longer holds."""
         routine, self.since_tried = self.routine, 1
-        if not routine.tried:
+        if not (routine.asks_all or routine.tried):
             routine.try_asking(deciding, self.values)
             self.most = max(self.most, self.steps + TRY_STEPS if routine.tried else 0)
             return
-        tried, routine.tried = routine.tried, {}
-        if any([its.asking_worth(place, self.values) > 0.0 for its, place in tried.items()]):
+        if routine.pays(self.values) is not routine.asks_all:
             self.most = self.steps
+        routine.tried = {}
 
     def leave_routine(self, deciding: Sequence[Pair]) -> None:
         """Think again about those who decide; who has joined by routine takes part."""
