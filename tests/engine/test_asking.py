@@ -62,7 +62,7 @@ def test_the_nodes_of_all_steps_pay_for_what_these_have_taken():
 
 
 def test_all_steps_say_what_asking_was_worth_and_those_without_it_let_it_fade():
-    [(_, known)] = [pair(Past())]
+    _, known = pair(Past())
     known.saw_steps(ASKED, 2000, 1000.0)
     assert known.asked_worth(ASKED) == pytest.approx(0.5, abs=0.01)
     known.saw_steps(PLAIN, 100, 0.0)

@@ -60,7 +60,7 @@ def test_all_are_asked_where_that_has_been_worth_its_time_and_none_where_it_was_
     past = Past()
     seats = [seat(past=past) for _ in range(8)]
     assert {its.at_least_asking(NOTHING, values(seats)) for its in seats} == {NOTHING}  # nobody knows
-    assert seats[0].known.asking_worth(1, values(seats), hopeful=True) > 0.0
+    assert seats[0].known.asked_worth(1, UNASKED) > seats[0].known.asking_price(1, values(seats))
     seats[0].known.saw_asked(1, 1.0, times=100)
     found = [its.at_least_asking(NOTHING, values(seats)) for its in seats]
     assert {plan.label for plan in found} == {SUFFIX.label}

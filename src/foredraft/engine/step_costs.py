@@ -10,7 +10,7 @@ from foredraft.core.speculation_config import SpeculationConfig
 from foredraft.engine.cost_curves import Curve, ForwardCurves, ForwardLine
 
 PLAIN = "plain"
-SHORTEST_LINE, LONGEST_LINE = 64, 512  # rows
+SHORTEST_LINE = 64  # rows
 KNOTS = (4, 16)  # requests that the cost of a call is guessed for where it was measured for one
 SPOKEN = {"none": PLAIN}
 NETWORK = {"draft_weights": "weights"}
@@ -82,8 +82,6 @@ class StepCosts:
 
     def forward_line(self, first: int, last: int, requests: int, context: float) -> list[float]:
         """`forward_seconds` of `first` to `last` rows, [last - first + 1]."""
-        if last > LONGEST_LINE:  # prompts are read beside: such steps are few, and of many sizes
-            return [self.forward_seconds(rows, requests, context) for rows in range(first, last + 1)]
         line = self.lines.get(requests)
         if line is None or len(line.base) <= last:
             line = self.lines[requests] = self.forward_curves.line(max(2 * last, SHORTEST_LINE), requests)

@@ -47,8 +47,7 @@ class StepPrices:
         self.aftermath = self.costs.aftermath(self.requests, self.context, self.sampled)
 
     def step(self, draft_rows: int) -> float:
-        """Never less than a step without drafts takes. Prompts that are read beside are paid for whatever is drafted:
-        were they counted, any drafts would seem cheap beside them."""
+        """Never less than a step without drafts takes."""
         if draft_rows >= len(self.steps):
             plain = self.costs.step_seconds(self.requests, self.requests, self.context, self.sampled)
             first, *others = self.whole(draft_rows, called=False)

@@ -90,8 +90,8 @@ class Lesson:
 
 
 def prices_of(batch: Sequence[Work], costs: LiveCosts, before: StepPrices | None) -> StepPrices:
-    """What a step of so many requests costs, when their prompts are read: most of those that a decision stands for are.
-    As `before`, where there was one of its size."""
+    """What a step of so many requests costs in which no prompt is read, as most are that a decision stands for; as
+    `before`, where there was one of its size."""
     if before is not None and before.requests == len(batch):
         return before
     return StepPrices(

@@ -279,10 +279,9 @@ class RequestPolicy:
         seen = self.past.askings.get(self.asking(place))
         return hoped if seen is None else seen.mean(hoped, ASKED_PRIOR)
 
-    def asking_worth(self, place: int, values: Values, *, hopeful: bool = False) -> float:
-        """The same less what the call costs: what was seen, or where `hopeful` what is then to be tried."""
-        worth = self.asked_worth(place, UNASKED if hopeful else 0.0)
-        return worth - values.share(self.ways[place].label, values.requests) - MARGIN_ASKED
+    def asking_price(self, place: int, values: Values) -> float:
+        """Tokens that asking a way for all must be worth to each."""
+        return values.share(self.ways[place].label, values.requests) + MARGIN_ASKED
 
     def saw_asked(self, place: int, tokens: float, times: int = 1) -> None:
         """Asking for all was worth so many tokens to this one, as often as it stands for. Most steps bring nothing and

@@ -18,7 +18,7 @@ from foredraft.core.outcome import SpeculationStatistics
 from foredraft.engine.policy.allocation import PLAIN, Values
 from foredraft.engine.policy.decision import StepPrices
 from foredraft.engine.policy.live_costs import size_class
-from foredraft.engine.policy.request_policy import RequestPolicy
+from foredraft.engine.policy.request_policy import UNASKED, RequestPolicy
 from foredraft.engine.policy.seat import Seat, depth_of
 from foredraft.engine.running import Option, Work
 
@@ -53,8 +53,7 @@ class Account(NamedTuple):
             if steps:
                 tokens, nodes = rest.tokens * steps // rest.steps, rest.nodes * steps // rest.steps
                 parts.append(rest._replace(place=place, steps=steps, tokens=tokens, nodes=nodes))
-                left = {"steps": rest.steps - steps, "tokens": rest.tokens - tokens, "nodes": rest.nodes - nodes}
-                rest = rest._replace(**left)
+                rest = rest._replace(steps=rest.steps - steps, tokens=rest.tokens - tokens, nodes=rest.nodes - nodes)
         return [*parts, rest]
 
 
@@ -140,19 +139,18 @@ class Routine:
         for work, its in deciding:
             waits = work.chunk > 1 or its.fixed or self.places.get(its, PLAIN) != PLAIN
             for place in () if waits else its.asked_by_all:
-                if its.asking_worth(place, values, hopeful=True) > 0.0:
+                if its.asked_worth(place, UNASKED) > its.asking_price(place, values):
                     self.tried[its] = place
 
     def pays(self, values: Values) -> bool:
         """Whether asking a way for all has paid, for any of those who do."""
         asked = [(its, place) for its, place in self.drafted.items() if place in its.asked_by_all]
-        return any([its.asking_worth(place, values) > 0.0 for its, place in asked])
+        return any([its.asked_worth(place) > its.asking_price(place, values) for its, place in asked])
 
     @property
     def finds_nothing(self) -> bool:
         """Whether hardly anybody has had a draft since it is tried: that says enough."""
-        nodes = sum([size * steps for size, steps in self.sizes.items()])
-        return nodes < LEAST_FOUND * len(self.tried) * self.sizes.total()
+        return sum(self.sizes.elements()) < LEAST_FOUND * len(self.tried) * self.sizes.total()
 
     @property
     def drafted(self) -> dict[RequestPolicy, int]:
@@ -192,7 +190,7 @@ class Routine:
         """Tokens that each draft node has cost since it was counted last: blocks of rows cost what their steps did, so
         steps are told apart."""
         sizes, self.sizes = self.sizes, Counter()
-        nodes = sum([size * steps for size, steps in sizes.items()])
+        nodes = sum(sizes.elements())
         cost = sum([steps * (prices.step(size) - prices.step(0)) for size, steps in sizes.items()])
         return cost / (nodes * prices.token) if nodes else 0.0
 

@@ -162,7 +162,7 @@ class Seat:
         known = self.known
         for place in known.asked_by_all if self.work.chunk == 1 else ():
             worth = known.asked_worth(place)
-            if known.asking_worth(place, values) <= 0.0:
+            if worth <= known.asking_price(place, values):
                 known.leaves(place)
             elif plan.place == PLAIN or worth > values.of(plan):
                 rows = known.usual_rows(place)

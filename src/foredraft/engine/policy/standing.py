@@ -81,7 +81,8 @@ class Standing:
         routine, self.since_tried = self.routine, 1
         if not (routine.asks_all or routine.tried):
             routine.try_asking(deciding, self.values)
-            self.most = max(self.most, self.steps + TRY_STEPS if routine.tried else 0)
+            if routine.tried:
+                self.most = max(self.most, self.steps + TRY_STEPS)
             return
         if routine.pays(self.values) is not routine.asks_all:
             self.most = self.steps
