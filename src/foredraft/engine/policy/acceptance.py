@@ -101,11 +101,13 @@ class Candour:
     Attributes:
         levels: Acceptance of the root's children and of others, by class of the chance; none before anybody asks.
         power: That of a stated chance which is the chance of being accepted, as last computed.
+        evidence: How much of that is owed to what became of drafts, in squared logs of a chance.
         learned: Trees learned of since.
     """
 
     levels: list[list[Tally]] | None = None
     power: float | None = None
+    evidence: float = 0.0
     learned: int = 0
 
 
@@ -393,11 +395,17 @@ class ChanceAcceptance:
         where it boasts."""
         shared = self.shared
         if shared.power is None or shared.learned >= RENEW:
-            shared.power, shared.learned = self.fit(), 0
+            (shared.power, shared.evidence), shared.learned = self.fit(), 0
         return shared.power
 
-    def fit(self) -> float:
-        """The power that fits best, by least squares over logs, from what all requests of the kind have seen."""
+    @property
+    def proven(self) -> bool:
+        """Whether what became of drafts says more of what stated chances are worth than believing them."""
+        return self.candour > 0 and self.shared.evidence > CANDID
+
+    def fit(self) -> tuple[float, float]:
+        """The power that fits best, by least squares over logs, from what all requests of the kind have seen, and how
+        much that is."""
         fit, worth = CANDID, CANDID
         for tallies in self.levels:
             for centre, past in zip(CHANCE_CENTRES, tallies, strict=True):
@@ -405,7 +413,7 @@ class ChanceAcceptance:
                     stated = log(centre)
                     fit += past.tries * stated * log(max(past.mean(centre, 1.0), LEAST_RATE))
                     worth += past.tries * stated * stated
-        return min(max(fit / worth, LEAST_CANDOUR), 1.0 / LEAST_CANDOUR)
+        return min(max(fit / worth, LEAST_CANDOUR), 1.0 / LEAST_CANDOUR), worth - CANDID
 
     def estimate(self, level: int, later: bool) -> float:
         rate = self.rate(level, later)

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple, Protocol
 
+from foredraft.engine.policy.pace import Pace
+
 SWEEPS = 2
 NEAR, FEW = 8, 8  # rows
 MARGIN = 0.06  # tokens that a draft must gain beyond its cost: estimates are not better than that
@@ -186,6 +188,7 @@ class Values:
         self.rows = sum([plan.rows for plan in chosen])
         self.row_price = 0.0 if self.alone else row_price(self.rows, rate, prices)
         self.calls = Counter(plan.label for plan in chosen)
+        self.pace = Pace()  # of steps by this choice and by instant drafts
         self.shares: dict[tuple[str, int], float] = {}
         self.blocks: dict[tuple[str, int, int], tuple[float, ...]] = {}
 
@@ -230,12 +233,14 @@ class Values:
 
     def another_row(self, rows: float, requests: int, *, called: bool = True) -> float:
         """Tokens that the row of one more drafted token costs one of so many requests, whose drafts usually have so
-        many `rows`; beside others the last one of everybody's. `called` where a network drafts."""
-        first, last = round(rows), round(rows) + FEW
+        many `rows`; beside others the last one of everybody's, at the pace that steps have had. `called` where a
+        network drafts."""
+        first, last, rate = round(rows), round(rows) + FEW, self.rate_with(requests)
         if not self.alone:
-            last = max(round(self.rows * requests / self.requests), 2 * requests)  # that anybody drafts is paid already
-            first = last - requests
-        return max(0.0, self.rate_with(requests) * self.prices.more(first, last, called=called) / (last - first))
+            usual = self.pace.nodes if self.pace.seen else self.rows / self.requests
+            last = max(round(usual * requests), 2 * requests)  # that anybody drafts is paid already
+            first, rate = last - requests, max(rate, self.pace.speed * requests)
+        return max(0.0, rate * self.prices.more(first, last, called=called) / (last - first))
 
     def steps_with(self, label: str, nodes: int, requests: int) -> tuple[float, ...]:
         """Tokens that a step of so many requests costs with 0 to `nodes` nodes of drafts that a call makes together,

@@ -257,8 +257,8 @@ class Policy:
         if routine is None:
             return
         self.decider.exploration.grow(routine.seconds, self.decider.recent)
-        routine.seconds, node_tokens = 0.0, routine.node_tokens(self.standing.prices)
-        for account in routine.closed():
+        node_tokens = routine.node_tokens(self.standing.prices)
+        for account in self.standing.closed():
             its, place, steps = account.known, account.place, account.steps
             its.steps += steps
             its.saw_steps(place, steps, account.tokens - steps - node_tokens * account.nodes)
@@ -413,7 +413,7 @@ class Policy:
         for work, its in self.beside:
             its.saw_further(len(work.path))
         if not self.noted:
-            self.standing.routine.seconds += draft + rest
+            self.standing.routine.passed(draft + rest)
             for seat in self.seats:
                 seat.hear()
             return

@@ -328,6 +328,10 @@ class RequestPolicy:
         """The power of a stated chance that is the chance of being accepted, by what became of way `place`'s drafts."""
         return self.chances[self.ways[place].kind].candour
 
+    def proven(self, place: int) -> bool:
+        """Whether it is known what the chances are worth that way `place` states."""
+        return self.chances[self.ways[place].kind].proven
+
     def onward(self, place: int) -> float:
         """How likely a draft by way `place` is accepted a token further where it goes on."""
         return self.chances[self.ways[place].kind].onward

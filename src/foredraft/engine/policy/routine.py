@@ -75,7 +75,7 @@ class Routine:
         tried: Those for whom it is tried whether asking a way for all pays, and the way; empty most of the time.
         sizes: Steps since all were counted last by their draft nodes, where a way is asked for all.
         accounts: What all had written when it was last counted; none while it is not.
-        seconds: Of steps of which nothing else was noted.
+        quiet, seconds: Steps since all were counted last of which nothing else was noted, and what they took.
     """
 
     places: dict[RequestPolicy, int]
@@ -91,6 +91,7 @@ class Routine:
     tried: dict[RequestPolicy, int] = field(default_factory=dict)
     sizes: Counter[int] = field(default_factory=Counter)
     accounts: list[Account] | None = None
+    quiet: int = 0
     seconds: float = 0.0
 
     def suits(self, deciding: Sequence[Pair], crowd: int) -> bool:
@@ -185,6 +186,11 @@ class Routine:
         """A step is over: note its size, where a way is asked for all."""
         if self.tried or self.asks_all:
             self.sizes[sum([len(work.tree.tokens) for work in batch])] += 1
+
+    def passed(self, seconds: float) -> None:
+        """A step of which nothing else is noted has taken so long."""
+        self.quiet += 1
+        self.seconds += seconds
 
     def node_tokens(self, prices: StepPrices) -> float:
         """Tokens that each draft node has cost since it was counted last: blocks of rows cost what their steps did, so

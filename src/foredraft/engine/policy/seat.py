@@ -140,11 +140,15 @@ class Seat:
         self.work.growth = self.known.growth[key]
 
     def growth(self, costs: LiveCosts, values: Values, sharing: int, requests: int) -> Growth:
-        """As `limit`, of a draft of a new decision; a fixed one is as long as it was asked to be."""
-        if self.known.fixed:
-            return FREE
+        """As `limit`, of a draft of a new decision; a fixed one is as long as it was asked to be.
+
+        So is a network's as long as nobody knows what its chances are worth: one that is too modest would never draft
+        anything else, and never be found out.
+        """
         known, row, steps = self.known, 0.0, ()
         way = known.ways[self.place]
+        if known.fixed or not (way.instant or known.proven(self.place)):
+            return FREE
         if way.stepwise and way.stops:
             steps = values.steps_with(way.label, sharing * way.depth, requests)
         else:

@@ -7,8 +7,9 @@ from math import ceil
 from foredraft.engine.policy.allocation import Values
 from foredraft.engine.policy.decision import StepPrices
 from foredraft.engine.policy.holding import HOLD_IDLE, HOLD_STEPS, HOLD_WEIGHED, MANY
+from foredraft.engine.policy.pace import Pace
 from foredraft.engine.policy.request_policy import MANY_CLASS, RequestPolicy
-from foredraft.engine.policy.routine import Pair, Routine
+from foredraft.engine.policy.routine import Account, Pair, Routine
 from foredraft.engine.policy.seat import Seat
 
 SAME_SHARE = 0.5  # of the requests that must have been there when it was made
@@ -29,6 +30,7 @@ class Standing:
         steps, most: Steps since, and further ones it stands for.
         since_tried: Steps since it was last looked whether asking for all pays, or a try of that began or ended.
         routine: How steps go on until the next decision, where that takes no thought; else none.
+        pace: What such steps have had and brought where instant drafts are looked at first.
     """
 
     crowd: int
@@ -39,6 +41,7 @@ class Standing:
     most: int = HOLD_STEPS
     since_tried: int = TRY_EVERY
     routine: Routine | None = None
+    pace: Pace = field(default_factory=Pace)
 
     @property
     def alone(self) -> bool:
@@ -88,6 +91,16 @@ class Standing:
             self.most = self.steps
         routine.tried = {}
 
+    def closed(self) -> list[Account]:
+        """What has been written by routine since it was counted last, by way."""
+        routine, accounts = self.routine, self.routine.closed()
+        steps = sum([its.steps for its in accounts])
+        if routine.firsts and routine.quiet and steps:
+            nodes, tokens = sum([its.nodes for its in accounts]), sum([its.tokens for its in accounts])
+            self.pace.follow(nodes / steps, tokens / steps * routine.quiet / routine.seconds, routine.quiet)
+        routine.quiet, routine.seconds = 0, 0.0
+        return accounts
+
     def leave_routine(self, deciding: Sequence[Pair]) -> None:
         """Think again about those who decide; who has joined by routine takes part."""
         if self.routine is not None:
@@ -98,6 +111,7 @@ class Standing:
     def renew(self, known: set[RequestPolicy], values: Values, most: int) -> None:
         """Another decision about `known`, which stands for so many further steps at `most`."""
         self.held, self.values, self.steps, self.most = known, values, 0, most
+        values.pace = self.pace
 
     def admit(self, seats: Sequence[Seat], reading: Callable[[str, int], float]) -> None:
         """Those of `seats` who have come since take part: by the plan that is worth most by its values; `reading` as in

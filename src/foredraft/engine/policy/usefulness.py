@@ -12,6 +12,7 @@ EVERY, SELDOM = 16, 256  # one of so many requests tries again one of no use, ev
 LEAST_STEPS = 8  # of a request, for it to say anything
 TOGETHER = (1, 3, 8)  # requests that end as one, by crowd
 FOLLOW = 0.3  # weight of a new request
+FOLLOW_FREE = 0.06  # of one whom nothing has to be kept for: one text says little of the next
 FOLLOW_TRY = 0.6  # and of one that tries again what was of no use: it may have been the machine
 
 
@@ -48,7 +49,8 @@ class Use:
         return self.first == FIRST_BESIDE
 
     def follow(self, saved: float, crowd: int) -> None:
-        weight = (FOLLOW_TRY if self.worthless else FOLLOW) / TOGETHER[crowd]
+        usual = FOLLOW_FREE if self.free else FOLLOW
+        weight = (FOLLOW_TRY if self.worthless else usual) / TOGETHER[crowd]
         self.requests += 1
         self.saved += (saved - self.saved) * max(weight, 1.0 / self.requests)
         self.patience = self.patience if self.worthless else EVERY
