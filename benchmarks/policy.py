@@ -58,6 +58,7 @@ from foredraft.model.target import Target, load_target
 MOST_PROMPTS = 256  # of a workload
 PRACTICE_EVERY = 4  # one prompt of so many is for practice, and in no cell
 PRACTICE_SEEDS = 10**9  # beyond the seeds of any cell
+PRACTICE_REQUESTS = 12  # of a cell at most, but a whole turn: longer cells need no longer practice
 WORKLOADS = "code,json,retrieval,maths,reasoning,chat,translation,creative"
 Many = Parameter(consume_multiple=True, negative=())
 app = App(help=__doc__)
@@ -101,7 +102,7 @@ def main(
         prompts_dir: Folder of Spec-Bench-format .jsonl files, whose prompts join our own: the more there are, the
             later one comes again.
         concurrencies: Requests in flight.
-        prompts: Least requests of a cell.
+        prompts: Least requests of a cell: the fewer there are, the more its ratios say of these prompts alone.
         queue: Requests of a turn for each one in flight. With 1 all begin at once, and the last ones run beside fewer.
         longest_prompt: Tokens beyond which a prompt is left out: reading it would be most of a short request's time.
         ignore_eos: Write on to max_new_tokens past the end of text.
@@ -150,8 +151,8 @@ def main(
     }
     about |= {"contestants": {name: chosen[name] for name in engines}}
     cells = sweeps(list(texts), concurrencies, temperatures)
-    own = replace(sampling, seed=(seed + PRACTICE_SEEDS) % 2**63)
-    turns = take_turns(engines, for_practice(texts), cells, own, rounds=practice, least_requests=prompts, queue=queue)
+    own, least = replace(sampling, seed=(seed + PRACTICE_SEEDS) % 2**63), min(prompts, PRACTICE_REQUESTS)
+    turns = take_turns(engines, for_practice(texts), cells, own, rounds=practice, least_requests=least, queue=queue)
     practise(turns, practice * sum(map(len, cells)))
     if time and costs is None:
         time.replay()

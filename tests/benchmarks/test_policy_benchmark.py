@@ -272,6 +272,20 @@ def test_what_is_practised_is_not_measured():
     assert practice["json"] == cells["json"] == [[3]]  # the only one
 
 
+@pytest.mark.parametrize(("prompts", "practised"), [(4, 4), (36, 12)])
+def test_longer_cells_need_no_longer_practice(model, tmp_path, monkeypatch, prompts, practised):
+    asked = []
+
+    def turns(engines, prompts, cells, sampling, *, rounds, least_requests, queue):
+        asked.append(least_requests)
+        return take_turns(engines, prompts, cells, sampling, rounds=rounds, least_requests=1)
+
+    monkeypatch.setattr(policy, "take_turns", turns)
+    options = {"workloads": "chat", "concurrencies": (1,), "temperatures": (0.0,), "max_new_tokens": 2}
+    main(output=tmp_path / "p.json", target=model, contestants="ngram", prompts=prompts, rounds=1, **options)
+    assert asked == [practised, prompts]
+
+
 def test_a_cache_that_cannot_hold_a_cell_is_refused(model):
     engines = {PLAIN: load(model), "ngram": load(model, method="ngram", num_speculative_tokens=64)}
     sampling = SamplingParams(max_new_tokens=100, seed=0)
