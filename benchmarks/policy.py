@@ -106,7 +106,7 @@ def main(
         queue: Requests of a turn for each one in flight. With 1 all begin at once, and the last ones run beside fewer.
         longest_prompt: Tokens beyond which a prompt is left out: reading it would be most of a short request's time.
         ignore_eos: Write on to max_new_tokens past the end of text.
-        practice: Rounds before anything is measured, on every fourth prompt of each workload.
+        practice: Rounds before anything is measured, on every fourth prompt of each workload, their cells short.
         replay: After the practice let time pass by what work took in it.
         costs: JSON of an earlier run with --replay, whose costs are replayed.
         cache_tokens: Cache slots of the target, which all contestants share.
@@ -151,7 +151,8 @@ def main(
     }
     about |= {"contestants": {name: chosen[name] for name in engines}}
     cells = sweeps(list(texts), concurrencies, temperatures)
-    own, least = replace(sampling, seed=(seed + PRACTICE_SEEDS) % 2**63), min(prompts, PRACTICE_REQUESTS)
+    own = replace(sampling, seed=(seed + PRACTICE_SEEDS) % 2**63)
+    least = min(prompts, PRACTICE_REQUESTS)
     turns = take_turns(engines, for_practice(texts), cells, own, rounds=practice, least_requests=least, queue=queue)
     practise(turns, practice * sum(map(len, cells)))
     if time and costs is None:
