@@ -50,7 +50,8 @@ from foredraft import ConfigError, Engine, SamplingParams, SpeculationConfig
 from foredraft.core.errors import require
 from foredraft.core.heap import settle
 from foredraft.core.sampling_params import whole
-from foredraft.engine.cost_store import ready_costs
+from foredraft.engine import kept_record
+from foredraft.engine.cost_store import KIND, ready_costs, stored_costs
 from foredraft.evaluation.report import write_record
 from foredraft.evaluation.turns import PLAIN
 from foredraft.model.target import Target, load_target
@@ -156,7 +157,7 @@ def main(
     turns = take_turns(engines, for_practice(texts), cells, own, rounds=practice, least_requests=least, queue=queue)
     practise(turns, practice * sum(map(len, cells)))
     if time and costs is None:
-        time.replay()
+        time.replay(stored_costs(shared))
     about |= {"replayed": time.record() if time else None}
     settle()  # as a server does: a full collection of garbage takes longer than a cell
     turns = take_turns(engines, for_cells(texts), cells, sampling, rounds=rounds, least_requests=prompts, queue=queue)
@@ -173,9 +174,11 @@ def replayed_time(target: Target, costs: Path | None) -> ReplayedTime:
     if costs is None:
         return ReplayedTime(ready_costs(Engine(target), []))
     try:
-        return ReplayedTime.from_record(json.loads(costs.read_bytes())["replayed"])
+        time = ReplayedTime.from_record(json.loads(costs.read_bytes())["replayed"])
     except (OSError, ValueError, KeyError, TypeError, ConfigError) as error:
         raise ConfigError(f"--costs is {costs}, where no run with --replay can be read: {error}") from None
+    kept_record.store(KIND, time.table.record(), target)  # nobody measures now: others may be at work here
+    return time
 
 
 def check(

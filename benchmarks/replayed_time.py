@@ -49,6 +49,11 @@ class Medians:
             self.known[kind, size] = None if nearest is None else median(sure[nearest])
         return self.known[kind, size]
 
+    def told_apart(self, kinds: Sequence[Hashable]) -> Hashable:
+        """The first of some kinds of which any size was seen often enough, else the last."""
+        seen = (kind for kind in kinds if any(len(its) >= ENOUGH for its in self.seen.get(kind, {}).values()))
+        return next(seen, kinds[-1])
+
     def record(self) -> list[dict]:
         """What is known, as JSON holds it."""
         return [
@@ -94,8 +99,9 @@ class ReplayedTime:
     def __call__(self) -> float:
         return perf_counter() if self.now is None else self.now
 
-    def replay(self) -> None:
-        """From now on replay what was seen."""
+    def replay(self, table: StepCosts | None = None) -> None:
+        """From now on replay what was seen; `table` is what has been measured by now, drafts and all."""
+        self.table = table or self.table
         rates = defaultdict(list)
         for seconds, positions, label, size in self.firsts:
             rates[label].append(max(0.0, seconds - (self.calls.of(label, size) or 0.0)) / positions)
@@ -132,12 +138,14 @@ class ReplayedTime:
     def commits(self, batch: Sequence[Work]) -> None:
         """A step is as good as done: a replay lets pass what it takes without drafts and choices."""
         if self.now is not None and batch:
-            self.now += self.forward_seconds(batch) * (self.steps.of(kind_of(batch), size_of(batch)) or 1.0)
+            kind = self.steps.told_apart(kinds_of(batch))
+            self.now += self.forward_seconds(batch) * (self.steps.of(kind, size_of(batch)) or 1.0)
 
     def took_step(self, batch: Sequence[Work], seconds: float) -> None:
         """A step has taken so many seconds, drafts and choices and all."""
         if self.now is None and batch:
-            self.steps.saw(kind_of(batch), size_of(batch), (seconds - self.within) / self.forward_seconds(batch))
+            for kind in kinds_of(batch):
+                self.steps.saw(kind, size_of(batch), (seconds - self.within) / self.forward_seconds(batch))
 
     def forward_seconds(self, batch: Sequence[Work]) -> float:
         return self.table.forward_seconds(rows_of(batch), len(batch), mean_context(batch))
@@ -174,10 +182,15 @@ def size_of(batch: Sequence[Work]) -> Size:
     return len(batch), round(CLASSES * log2(rows_of(batch)))
 
 
-def kind_of(batch: Sequence[Work]) -> str:
-    """Steps of a kind take alike to their forward."""
-    what = "reading" if any(work.chunk > 1 for work in batch) else drafted(batch)
-    return f"{what}, {'sampled' if sampling(batch) else 'greedy'}"
+def kinds_of(batch: Sequence[Work]) -> list[str]:
+    """Steps of a kind take alike to their forward, also those whose drafts others have made where these were hardly
+    seen: heads have the target hand out states, a network's call has read what the caches held."""
+    how = "sampled" if sampling(batch) else "greedy"
+    if any(work.chunk > 1 for work in batch):
+        return [f"reading, {how}"]
+    makers = sorted({maker for work in batch for maker in work.tree.drafters})
+    apart = [f"drafted by {' and '.join(makers)}, {how}"] if makers else []
+    return [*apart, f"{drafted(batch)}, {how}"]
 
 
 def drafted(batch: Sequence[Work]) -> str:

@@ -39,7 +39,7 @@ class Costs:
 def values(pace: Pace) -> Values:
     found = object.__new__(Values)  # by a choice of nothing for four requests, which write a token a second each
     found.requests, found.rows, found.rate, found.alone = 4, 0, 4.0, False
-    found.prices, found.pace, found.chosen = Convex(), pace, [NOTHING] * 4
+    found.prices, found.pace, found.chosen, found.lines = Convex(), pace, [NOTHING] * 4, {}
     return found
 
 

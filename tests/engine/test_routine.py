@@ -6,7 +6,6 @@ from types import SimpleNamespace
 import pytest
 
 from foredraft import Engine, SamplingParams, SpeculationConfig
-from foredraft.core.draft_tree import NO_DRAFT, DraftTree
 from foredraft.core.outcome import SpeculationStatistics
 from foredraft.drafters.growth import FREE, Growth
 from foredraft.engine.policy import standing
@@ -17,7 +16,7 @@ from foredraft.engine.policy.exploration import Exploration
 from foredraft.engine.policy.live_costs import LiveCosts
 from foredraft.engine.policy.policy import Policy
 from foredraft.engine.policy.request_policy import RequestPolicy
-from foredraft.engine.policy.routine import Account, Routine, callers, orders_at, routine_of, seats_at
+from foredraft.engine.policy.routine import Account, Routine, orders_at, routine_of, seats_at
 from foredraft.engine.policy.seat import Seat
 from foredraft.engine.way import Way
 
@@ -207,53 +206,6 @@ def test_where_nobody_is_called_for_who_comes_only_asks_instant_ways():
     work, known = newcomer(instant=True, stops=True, chunk=9)
     assert routine.welcomes(work, known) and (routine.places[known], routine.firsts[known]) == (PLAIN, 0)
     assert not routine.welcomes(*newcomer())  # none that has paid: another text may be worth a call
-
-
-class Worth:
-    """What plans are worth beside a call that costs `call` tokens, shared by all."""
-
-    def __init__(self, call: float) -> None:
-        self.call = call
-
-    def beside_call(self, plan: Plan) -> float:
-        return plan.gain
-
-    def there(self, gain: float, rows: int) -> float:
-        return gain
-
-    def share(self, label: str, requests: int) -> float:
-        return self.call / requests
-
-
-def looked(gain: float | None, way: Way = CHAIN) -> tuple[RequestPolicy, int | None, DraftTree | None]:
-    """A request whose decided draft is worth a token, and its instant draft `gain` tokens; none asks for none."""
-    known = seat(way, SUFFIX, standing=[1]).known
-    known.path_rates = lambda place, tree: [gain]
-    tree = None if gain is None else DraftTree.chain([5], "suffix") if gain else NO_DRAFT
-    return known, None if gain is None else 1, tree
-
-
-def test_a_drafter_is_called_where_it_is_worth_more_than_what_is_there():
-    found, none, apart = looked(0.9), looked(0.0), looked(None)
-    assert callers([found, none], Worth(1.05)) == {found[0]: 0, none[0]: 0}  # 0.1 and 1.0
-    assert callers([found, none], Worth(1.15)) == {}
-    assert callers([found, apart], Worth(100.0)) == {found[0]: 0, apart[0]: 0}  # who has not looked is called for
-    assert callers([looked(1.1), none], Worth(1.05)) == {}  # the better instant draft stays
-    other = looked(0.0, LONGER)
-    assert callers([none, other], Worth(1.05)) == {}  # a call each
-    plain = seat(drafted=False).known
-    assert callers([(plain, 1, NO_DRAFT), none], Worth(0.9)) == {none[0]: 0}
-
-
-def test_a_drafter_that_brings_less_than_was_expected_is_not_called_for_long():
-    hard, easy = looked(0.0), looked(0.0)
-    for _ in range(4):
-        hard[0].saw_further(0)
-        easy[0].saw_further(2)
-    assert (hard[0].further.gain, easy[0].further.gain) == (0.5, 1.5)  # a token was expected, as of four drafts
-    assert callers([hard], Worth(0.9)) == {} and callers([easy], Worth(1.4)) == {easy[0]: 0}
-    hard[0].go_by(hard[0].base)
-    assert hard[0].further.gain == 1.0  # until somebody decides again
 
 
 def test_accounts_are_split_by_the_way_that_was_taken():

@@ -16,6 +16,8 @@ from foredraft.engine.policy.pace import Pace
 
 SWEEPS = 2
 NEAR, FEW = 8, 8  # rows
+LEAST_LINE = 32  # the same
+CHEAPEST = 0.5  # of what a row costs on average: some of a block are nearly free
 MARGIN = 0.06  # tokens that a draft must gain beyond its cost: estimates are not better than that
 MARGIN_BESIDE = 0.1  # the same beside others: some then end sooner, and the rest share their steps with fewer
 
@@ -133,7 +135,7 @@ def row_price(rows: int, rate: float, prices: Prices) -> float:
 def best_uniform(menus: Sequence[Sequence[Plan]], prices: Prices) -> list[Plan]:
     """The best choice in which all requests that draft use the same drafter call, or drafts that are there."""
     ends = [ends_of(menu) for menu in menus]
-    labels = {label for own in ends for label in own}
+    labels = dict.fromkeys([label for own in ends for label in own])
     choices = [[longest(own, label, menu) for own, menu in zip(ends, menus, strict=True)] for label in labels]
     for label in labels:
         choices.append([own[label][0] if label in own else menu[0] for own, menu in zip(ends, menus, strict=True)])
@@ -190,7 +192,8 @@ class Values:
         self.calls = Counter(plan.label for plan in chosen)
         self.pace = Pace()  # of steps by this choice and by instant drafts
         self.shares: dict[tuple[str, int], float] = {}
-        self.blocks: dict[tuple[str, int, int], tuple[float, ...]] = {}
+        self.blocks: dict[tuple[str, int, int, int | None], tuple[float, ...]] = {}
+        self.lines: dict[int, list[float]] = {}
 
     @property
     def token(self) -> float:
@@ -207,10 +210,6 @@ class Values:
     def beside_call(self, plan: Plan) -> float:
         """As `of`, where the drafter call is made for others anyhow: to take part in it costs next to nothing."""
         return plan.gain - self.own_cost(plan)
-
-    def there(self, gain: float, rows: int) -> float:
-        """As `of`, of a draft that is there already, but for the margin."""
-        return gain - self.rows_cost(rows)
 
     def shared_cost(self, plan: Plan) -> float:
         """As `cost`, were everybody to take part in the call."""
@@ -239,20 +238,43 @@ class Values:
         if not self.alone:
             usual = self.pace.nodes if self.pace.seen else self.rows / self.requests
             last = max(round(usual * requests), 2 * requests)  # that anybody drafts is paid already
-            first, rate = last - requests, max(rate, self.pace.speed * requests)
+            first, rate = last - requests, self.pace_rate(requests)
         return max(0.0, rate * self.prices.more(first, last, called=called) / (last - first))
 
-    def steps_with(self, label: str, nodes: int, requests: int) -> tuple[float, ...]:
+    def steps_with(self, label: str, nodes: int, requests: int, beside: int | None = None) -> tuple[float, ...]:
         """Tokens that a step of so many requests costs with 0 to `nodes` nodes of drafts that a call makes together,
-        beside those of others: never less than with fewer nodes."""
-        key = (label, nodes, requests)
+        `beside` so many of others, as many as were chosen unless it is known: never less than with fewer nodes."""
+        key = (label, nodes, requests, beside)
         if key not in self.blocks:
-            others = sum([plan.rows for plan in self.chosen if plan.label != label])
-            beside = round(others * requests / self.requests)
+            if beside is None:
+                others = sum([plan.rows for plan in self.chosen if plan.label != label])
+                beside = round(others * requests / self.requests)
             longer = [self.prices.more(beside, beside + count, called=True) for count in range(nodes + 1)]
             rate = self.rate_with(requests)
             self.blocks[key] = tuple([rate * seconds for seconds in accumulate(longer, max)])
         return self.blocks[key]
+
+    def nodes_cost(self, requests: int, nodes: int) -> Sequence[float]:
+        """Tokens that a step of so many requests costs with 0 to `nodes` draft nodes or more: never less than with
+        fewer, at the pace that steps have had."""
+        costs = self.lines.get(requests, ())
+        if len(costs) <= nodes:
+            first = requests - self.requests  # where some have ended since, their rows are missing
+            places = [max(0, first + count) for count in range(max(nodes, LEAST_LINE) + 1)]
+            longer = [self.prices.more(0, place, called=False) for place in places]
+            rate = self.pace_rate(requests)
+            costs = self.lines[requests] = [rate * seconds for seconds in accumulate(longer, max)]
+        return costs
+
+    def least_row(self, requests: int) -> float:
+        """Tokens below which a row is hardly ever worth verifying: of drafts that are weighed together once they are
+        there."""
+        return self.nodes_cost(requests, LEAST_LINE)[LEAST_LINE] / LEAST_LINE * CHEAPEST
+
+    def pace_rate(self, requests: int) -> float:
+        """Tokens per second of so many requests, at the pace that steps have had where that is faster than decided:
+        instant drafts come beside."""
+        return max(self.rate_with(requests), self.pace.speed * requests)
 
     def share(self, label: str, requests: int) -> float:
         key = (label, requests)

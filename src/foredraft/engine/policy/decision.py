@@ -7,6 +7,7 @@ from foredraft.engine.cost_curves import below
 from foredraft.engine.policy.allocation import NOTHING, Allocation, Plan, Values, allocate, rate_of, step_seconds
 from foredraft.engine.policy.exploration import Exploration
 from foredraft.engine.policy.live_costs import LiveCosts
+from foredraft.engine.way import Way
 
 SHADOW_EVERY = 32  # decisions after which a plain one keeps the estimate of the speed-up alive
 SLOW, QUICK = 0.03, 0.12  # weights of a new observation of the expected speed-up
@@ -31,6 +32,7 @@ class StepPrices:
         sampled: Whether some of them sample.
         steps, line: What `step` and `about` say, as far as was asked; the latter from one draft node on.
         lines: What steps take in all, by whether a network drafts, likewise.
+        calls: What `call` says, likewise.
         aftermath: What a network's call makes the rest of the step longer by.
     """
 
@@ -41,6 +43,7 @@ class StepPrices:
     steps: list[float] = field(default_factory=list)
     line: list[float] = field(default_factory=list)
     lines: dict[bool, list[float]] = field(default_factory=lambda: {False: [], True: []})
+    calls: dict[tuple[str, int, int], float] = field(default_factory=dict)
     aftermath: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -93,6 +96,15 @@ class StepPrices:
         less than half of what it takes: of two drafters the slower one stays the dearer."""
         seconds = self.costs.draft_seconds(label, requests)
         return seconds if label in self.costs.light else seconds + max(self.aftermath, -seconds / 2)
+
+    def call(self, way: Way, lengths: tuple[Way, Way], requests: int, depth: int) -> float:
+        """As `draft`, of a call by `way` for drafts that end at `depth`; `lengths` as in `RequestPolicy`."""
+        key = (way.label, requests, depth)
+        if key not in self.calls:
+            usual, share = self.costs.calls(way.label, requests), self.costs.share(way, *lengths, requests, depth)
+            seconds = share * usual.factor * self.costs.expected_draft(way.label, requests)
+            self.calls[key] = seconds + max(self.aftermath, -seconds / 2)
+        return self.calls[key]
 
     @property
     def token(self) -> float:

@@ -87,11 +87,11 @@ class Seen(NamedTuple):
 
 def smoothed(cells: Sequence[Seen], place: float, usual: float) -> float:
     """The mean factor of cells at a place so many doublings of rows from 1, by their worth and how near they are, what
-    is `usual` among them."""
+    is `usual` among them: those a few steps away say nothing of one that was seen, since rows come in blocks."""
     total, worth = usual * SETTLED, SETTLED
     for _, its, factor, sure in cells:
         far = (its - place) / WIDTH
-        near = sure / (1.0 + far * far)
+        near = sure / (1.0 + far**4)
         total += factor * near
         worth += near
     return total / worth

@@ -13,11 +13,13 @@ class Pace:
         nodes: Draft nodes.
         speed: Tokens a second.
         seen: Whether there was any step.
+        called: How often the drafter decided is called for a request once instant drafts have been looked at.
     """
 
     nodes: float = 0.0
     speed: float = 0.0
     seen: bool = False
+    called: float = 1.0
 
     def follow(self, nodes: float, speed: float, steps: int) -> None:
         """So many further steps were like this on average."""
@@ -25,3 +27,7 @@ class Pace:
         self.nodes += weight * (nodes - self.nodes)
         self.speed += weight * (speed - self.speed)
         self.seen = True
+
+    def saw_called(self, share: float) -> None:
+        """In a step drafters were called for such a share of those that may be."""
+        self.called += FOLLOW * (share - self.called)

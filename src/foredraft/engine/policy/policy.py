@@ -16,8 +16,9 @@ from foredraft.engine.policy.holding import hold_for, outlasts, patience, waits
 from foredraft.engine.policy.instant_drafts import InstantDrafts, by_label
 from foredraft.engine.policy.lesson import Call, Lesson, mean_context, prices_of, sampling
 from foredraft.engine.policy.live_costs import LiveCosts, sort_of
+from foredraft.engine.policy.looks import callers, let_grow, look_at, note_calls, verified
 from foredraft.engine.policy.request_policy import RequestPolicy, drafted
-from foredraft.engine.policy.routine import Pair, Routine, callers, orders_at, routine_of, seats_at
+from foredraft.engine.policy.routine import Pair, Routine, orders_at, routine_of, seats_at
 from foredraft.engine.policy.seat import (
     CROWD_EDGES,
     Seat,
@@ -64,8 +65,8 @@ class Policy:
     def __init__(self, *, draft_rows: int, clock: Callable[[], float] = perf_counter) -> None:
         self.draft_rows, self.clock = draft_rows, clock
         self.requests: dict[int, RequestPolicy] = {}
-        self.experience, self.decider, self.shortlists = Experience(), Decider(), Shortlists()
-        self.taken = WaysTaken()
+        self.experience, self.decider = Experience(), Decider()
+        self.shortlists, self.taken = Shortlists(), WaysTaken()
         self.costs: LiveCosts | None = None
         self.deciding: list[Pair] = []
         self.beside: list[Pair] = []
@@ -74,8 +75,7 @@ class Policy:
         self.standing = self.standings[0]
         self.experiment: Experiment | None = None
         self.by_routine = self.noted = self.heard = self.networked = False
-        self.instant = InstantDrafts(clock)
-        self.called = self.surplus = 0.0
+        self.instant, self.called, self.surplus = InstantDrafts(clock), 0.0, 0.0
         self.calls: list[Call] = []
         self.lessons: list[Lesson] = []
 
@@ -84,9 +84,8 @@ class Policy:
         request, fixed = running.request, not running.request.speculation.adaptive
         assert fixed or self.costs is not None
         ways, past = [option.way for option in running.options], self.experience.past
-        for way in ways if self.costs is not None else ():
-            if way.instant:
-                self.costs.light[way.label] = True
+        for way in [way for way in ways if way.instant] if self.costs is not None else ():
+            self.costs.light[way.label] = True
         kind = (temperature_class(request), crowd_class(requests))
         self.requests[request.id] = RequestPolicy(ways, past, *kind, fixed=fixed)
 
@@ -210,22 +209,22 @@ class Policy:
             step.place_draft(seat.work, tree, pool)
 
     def look_first(self, routine: Routine, pool: SlotPool) -> None:
-        """Ask instant ways before the ways decided: those of their drafts are taken that are worth as much."""
-        firsts, drafts, calling = routine.firsts, self.drafts_by(routine.firsts), {}
-        if routine.calls:
-            looked = [(its, firsts.get(its), drafts.get(id(work))) for work, its in self.deciding]
-            calling = callers(looked, self.standing.values)
-            if calling:
-                drafts |= self.drafts_by(calling)
-                self.beside = [(work, its) for work, its in self.deciding if its in calling]
-        for work, its in self.deciding:
-            tree = drafts.get(id(work), NO_DRAFT)
-            if len(tree):
-                step.place_draft(work, tree, pool)
-                if its not in calling:
-                    routine.taken[its, firsts[its]] += 1
-                if self.heard:
-                    self.seats.append(Seat(work, its, depth_of(work), calling.get(its, firsts.get(its)), its.steps))
+        """Ask instant ways first, call those drafters whose drafts pay beside these, and verify what does together."""
+        firsts, drafts, values = routine.firsts, self.drafts_by(routine.firsts), self.standing.values
+        looks = [look_at(pair, firsts, drafts, self.costs, values.pace) for pair in self.deciding]
+        calling, called = callers(looks, values) if routine.calls else {}, {}
+        note_calls(looks, calling, values.pace)
+        if calling:
+            let_grow(looks, calling, values)
+            self.beside, drafts = [pair for pair in self.deciding if pair[1] in calling], self.drafts_by(calling)
+            called = {its: drafts.get(id(work), NO_DRAFT) for work, its in self.beside}
+        for (work, its), tree in zip(self.deciding, verified(looks, called, values), strict=True):
+            place = calling.get(its, firsts.get(its)) if tree else PLAIN
+            step.place_draft(work, tree, pool)
+            if place != routine.places.get(its, PLAIN):
+                routine.taken[its, place] += 1
+            if tree and self.heard:
+                self.seats.append(Seat(work, its, depth_of(work), place, its.steps))
 
     def weigh_alone(self, routine: Routine, pool: SlotPool) -> None:
         """Draft for the only request by the way decided, or by an instant one whose draft is worth more, and leave out
@@ -320,7 +319,8 @@ class Policy:
     def decide(self, prices: StepPrices) -> None:
         """Choose a way for every request, as if there were no instant drafts."""
         exploring = self.decider.explores(prices.step(0))
-        menus = [seat.menu(self.costs.reading_seconds, hopeful=exploring) for seat in self.seats]
+        reading, called = self.costs.reading_seconds, self.standing.pace.called
+        menus = [seat.menu(reading, called, hopeful=exploring) for seat in self.seats]
         remaining = [seat.work.running.request.remaining for seat in self.seats]
         decision = self.decider.decide(menus, remaining, prices, exploring=exploring)
         self.experiment = decision.experiment

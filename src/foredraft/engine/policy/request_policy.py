@@ -1,7 +1,8 @@
 """What the policy knows of one request: the ways to draft for it and how they have done."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from math import inf
 from operator import attrgetter
 
@@ -9,6 +10,7 @@ from foredraft.core.draft_tree import DraftTree
 from foredraft.drafters.growth import Growth
 from foredraft.engine.policy.acceptance import ChanceAcceptance, DepthAcceptance, Past, Tally
 from foredraft.engine.policy.allocation import NOTHING, PLAIN, Plan, Values
+from foredraft.engine.policy.live_costs import size_class
 from foredraft.engine.policy.ways_taken import PLAIN_LABEL
 from foredraft.engine.way import Way
 
@@ -49,9 +51,12 @@ class RequestPolicy:
         saved: Tokens that each drafter has brought, less those that its time and rows have cost, and less what the best
             other drafter was expected to bring instead.
         base: The best plan but for instant drafts, as last decided; the only one where nothing is to be chosen.
-        drafts_since, accepted_since: Drafts made by it since beside instant ones, and the tokens they brought.
+        beside: The plan by which a drafter is called where that pays once instant drafts have been looked at: the best
+            one, or where nothing was decided the best that drafts.
+        drafts_since, accepted_since: Drafts made by it since, and the tokens they brought.
         value, rival: Tokens that it is worth more than none by the last decision, and the best plan of another drafter.
         fixed: Whether there is nothing to choose: its first way serves every step.
+        expected_chain: How likely each node of its draft is to be accepted; none until somebody asks.
         growth: When drafts stop growing, by way and number of requests by class, since the last decision.
         plans: Those made since something was learned of their kind, by way and whether hopeful, of the full depth and
             cut.
@@ -75,6 +80,7 @@ class RequestPolicy:
     asked: dict[int, int] = field(default_factory=dict)
     patience: dict[int, int] = field(default_factory=dict)
     base: Plan = NOTHING
+    beside: Plan = NOTHING
     called: set[str] = field(default_factory=set)
     value: float = 0.0
     rival: float = 0.0
@@ -83,6 +89,7 @@ class RequestPolicy:
     taught: dict[int, int] = field(default_factory=dict)
     plans: dict[tuple[int, bool], list[Plan]] = field(default_factory=dict)
     growth: dict[tuple[int, int], Growth] = field(default_factory=dict)
+    expected_chain: Sequence[float] | None = None
 
     def __post_init__(self) -> None:
         self.saved = {way.owner: 0.0 for way in self.ways}
@@ -140,39 +147,72 @@ class RequestPolicy:
 
     def decided(self, base: Plan, menu: Sequence[Plan], values: Values) -> None:
         """From now on `base` is the best plan but for instant drafts, of a `menu` of so many `values`."""
-        self.go_by(base)
+        drafting = [plan for plan in menu if plan.place != PLAIN and self.ways[plan.place].stops]
+        self.go_by(base, max(drafting, key=values.of, default=NOTHING) if base.place == PLAIN else base)
         plain, owner = values.of(NOTHING), self.owner(base.place)
         others = (values.of(plan) for plan in menu if self.owner(plan.place) != owner)
         self.value, self.rival = values.of(base) - plain, max(others, default=plain) - plain
 
-    def go_by(self, base: Plan) -> None:
-        """Draft by this plan until the next decision."""
-        self.base, self.growth = base, {}
+    def go_by(self, base: Plan, beside: Plan = NOTHING) -> None:
+        """Draft by `base` until the next decision, and where instant drafts are looked at first by `beside`."""
+        self.base, self.beside, self.growth, self.expected_chain = base, beside, {}, None
         self.drafts_since = self.accepted_since = 0
 
     @property
-    def further(self) -> Plan:
-        """The plan decided, its gain corrected by what its drafts have brought since: beside instant drafts they are
-        made where a text is hard, and of that the decision knew little."""
-        gain = (DECIDED_WORTH * self.base.gain + self.accepted_since) / (DECIDED_WORTH + self.drafts_since)
-        return self.base._replace(gain=gain) if self.drafts_since else self.base
+    def further(self) -> float:
+        """Tokens that the plan beside instant drafts is expected to bring, corrected by what its drafts have brought
+        since it was decided: they are made where a text is hard, and of that the decision knew little."""
+        gain = self.beside.gain
+        return (DECIDED_WORTH * gain + self.accepted_since) / (DECIDED_WORTH + self.drafts_since)
+
+    @property
+    def chain(self) -> Sequence[float]:
+        """How likely each node of such a draft is to be accepted with its ancestors: of a tree all alike."""
+        if self.expected_chain is None:
+            self.expected_chain = self.expects(self.beside)
+        if not (self.drafts_since and self.beside.gain):
+            return self.expected_chain
+        factor = self.further / self.beside.gain
+        return [min(factor * rate, 1.0) for rate in self.expected_chain]
+
+    def expects(self, plan: Plan) -> Sequence[float]:
+        """The chances of the nodes of a plan."""
+        if plan.place == PLAIN:
+            return ()
+        way = self.ways[plan.place]
+        if way.nodes > way.depth:
+            return [plan.gain / max(plan.rows, 1)] * plan.rows
+        levels = self.depths[way.kind].expected
+        return [after - before for before, after in pairwise(levels[: way.depth + 1])]
+
+    def grow_beside(self, nodes: int, sharing: int, requests: int, values: Values) -> None:
+        """Its draft beside instant ones grows together with those of all `sharing` the call, beside so many nodes of
+        others."""
+        key = (self.beside.place, size_class(requests))
+        growth = self.growth.get(key)
+        if growth is not None and growth.steps:
+            way = self.ways[self.beside.place]
+            steps = values.steps_with(way.label, sharing * way.depth, requests, nodes)
+            self.growth[key] = replace(growth, steps=steps)
 
     def saw_further(self, tokens: int) -> None:
-        """A draft by the plan decided has brought so many tokens."""
+        """A draft by the plan beside instant ones has brought so many tokens."""
         self.drafts_since += 1
         self.accepted_since += tokens
 
     def joins(self, other: "RequestPolicy") -> bool:
         """Go on as was decided for `other`, if the same way is there, and there is anything to draft by."""
-        base = other.base
-        if base.place != PLAIN:
-            way = other.ways[base.place]
-            base = base._replace(place=self.ways.index(way)) if way in self.ways else NOTHING
+        base, beside = (self.plan_of(other, plan) for plan in (other.base, other.beside))
         if self.first_beside(base.place) in (None, base.place):
             return False
-        self.go_by(base)
+        self.go_by(base, beside)
         self.value, self.rival = other.value, other.rival
         return True
+
+    def plan_of(self, other: "RequestPolicy", plan: Plan) -> Plan:
+        """The plan of another request by the same way, which may have another place here."""
+        way = None if plan.place == PLAIN else other.ways[plan.place]
+        return plan._replace(place=self.ways.index(way)) if way in self.ways else NOTHING
 
     def first_beside(self, base: int) -> int | None:
         """The instant way to ask before way `base` in each step until the next decision, `PLAIN` where none has paid;
@@ -315,10 +355,6 @@ class RequestPolicy:
         self.worth[place] = followed(self.worth_of(place), tokens, ASK_FOLLOW)
         self.past.worths[self.asking(place)] = followed(self.usual_worth(place), tokens, PAST_FOLLOW)
         self.asked[place] = self.steps
-
-    def gain_of(self, place: int, tree: DraftTree) -> float:
-        """Expected accepted tokens of a draft by way `place` that is there, all of it."""
-        return sum(self.path_rates(place, tree)) if len(tree) else 0.0
 
     def path_rates(self, place: int, tree: DraftTree) -> list[float]:
         """How likely each node of a draft by way `place` is to be accepted together with its ancestors, [N]."""

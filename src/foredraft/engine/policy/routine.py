@@ -9,11 +9,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import inf
 from statistics import mode
 from typing import NamedTuple
 
-from foredraft.core.draft_tree import DraftTree
 from foredraft.core.outcome import SpeculationStatistics
 from foredraft.engine.policy.allocation import PLAIN, Values
 from foredraft.engine.policy.decision import StepPrices
@@ -120,7 +118,7 @@ class Routine:
         if not may_join(leader, work, its):
             return False
         its.settle(self.prices)
-        nodes = max(leader.most_nodes(usual), its.most_nodes(*its.standing))
+        nodes = max(leader.most_nodes(usual, leader.beside.place), its.most_nodes(*its.standing))
         if nodes > self.spare or not its.joins(leader):
             return False
         self.places[its], self.spare = its.base.place, self.spare - nodes
@@ -252,9 +250,10 @@ def routine_of(
     firsts = {its: its.first_beside(place) for its, place in places.items()}
     if None in firsts.values():
         return weighing(seats[0].known, prices, room) if crowd == 0 else None
-    spare = room - sum([its.most_nodes(places[its], first) for its, first in firsts.items()])
+    spare = room - sum([its.most_nodes(places[its], first, its.beside.place) for its, first in firsts.items()])
     firsts = {its: place for its, place in firsts.items() if place != PLAIN}
-    calls = any([place != PLAIN for place in places.values()])
+    decided = [its.beside.place for its in places] if firsts else places.values()
+    calls = any([place != PLAIN for place in decided])
     return None if spare < 0 else Routine(places, least, crowd, prices, spare, calls, others, firsts)
 
 
@@ -266,24 +265,3 @@ def weighing(known: RequestPolicy, prices: Mapping[str, float], room: int) -> Ro
     if known.fixed or spare < 0:
         return None
     return Routine({known: place}, 1, 0, prices, spare, calls=place != PLAIN, weighs=True)
-
-
-def callers(
-    looked: Sequence[tuple[RequestPolicy, int | None, DraftTree | None]], values: Values
-) -> dict[RequestPolicy, int]:
-    """Those for whom the draft decided is made, and the way: where what it is worth beyond the draft that is there, by
-    an instant way, pays for the call, to all who share it; who has no instant way takes part."""
-    calls: dict[str, list[tuple[RequestPolicy, float]]] = {}
-    for known, place, tree in looked:
-        base = known.further
-        if base.place != PLAIN:
-            there = -inf if tree is None else values.there(known.gain_of(place, tree), len(tree))
-            more = values.beside_call(base) - there
-            if more > 0.0:
-                calls.setdefault(base.label, []).append((known, more))
-    paid = (
-        group
-        for label, group in calls.items()
-        if sum([more for _, more in group]) > len(group) * values.share(label, len(group))
-    )
-    return {known: known.base.place for group in paid for known, _ in group}

@@ -89,22 +89,23 @@ class Seat:
         """Positions of the text that a drafter reads for its first draft."""
         return 0 if owner in self.known.called else len(self.work.running.request.tokens)
 
-    def menu(self, reading: Callable[[str, int], float], *, hopeful: bool = True) -> list[Plan]:
+    def menu(self, reading: Callable[[str, int], float], called: float = 1.0, *, hopeful: bool = True) -> list[Plan]:
         """Plans to decide between; one where nothing is to be chosen.
 
         Args:
             reading: Says how many seconds a drafter takes to read so many positions for the first time.
+            called: In how many of the steps still to come it is called.
             hopeful: As in `RequestPolicy.plan`.
         """
         if self.known.fixed:
             return [self.known.plan(0, self.known.ways[0].depth)]
         if self.work.chunk > 1:  # the end of a prompt: what drafters need of it is not there yet
             return [NOTHING]
-        return [self.with_toll(plan, reading) for plan in self.known.menu(self.depth, hopeful=hopeful)]
+        return [self.with_toll(plan, reading, called) for plan in self.known.menu(self.depth, hopeful=hopeful)]
 
-    def with_toll(self, plan: Plan, reading: Callable[[str, int], float]) -> Plan:
+    def with_toll(self, plan: Plan, reading: Callable[[str, int], float], called: float) -> Plan:
         """The plan with what cutting its drafts takes, and with what its drafter's first reading of the text comes to
-        in each of the steps that remain."""
+        in each of its calls."""
         owner, request = self.known.owner(plan.place), self.work.running.request
         if owner is None:
             return plan
@@ -112,7 +113,8 @@ class Seat:
         if owner in self.known.called:
             return plan._replace(toll=cutting) if cutting else plan
         seconds = reading(owner, len(request.tokens))
-        return plan._replace(reading=seconds, toll=cutting + seconds * (1.0 + plan.gain) / request.remaining)
+        calls = max(1.0, called * request.remaining / (1.0 + plan.gain))
+        return plan._replace(reading=seconds, toll=cutting + seconds / calls)
 
     def asks(self, place: int, price: float) -> bool:
         """Whether to ask an instant way whose call costs as much as `price` tokens."""
@@ -149,7 +151,9 @@ class Seat:
         way = known.ways[self.place]
         if known.fixed or not (way.instant or known.proven(self.place)):
             return FREE
-        if way.stepwise and way.stops:
+        if self.place in known.instant and known.crowd:
+            row = values.least_row(requests)
+        elif way.stepwise and way.stops:
             steps = values.steps_with(way.label, sharing * way.depth, requests)
         else:
             row = values.another_row(known.usual_rows(self.place), requests, called=not way.instant)

@@ -118,7 +118,7 @@ class Standing:
         `Seat.menu`."""
         for seat in seats:
             if not (seat.known in self.held or seat.known.fixed or seat.begins):
-                menu = seat.menu(reading, hopeful=False)
+                menu = seat.menu(reading, self.pace.called, hopeful=False)
                 seat.take(max(menu, key=self.values.of), menu, self.values)
                 self.held.add(seat.known)
 

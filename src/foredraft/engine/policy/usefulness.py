@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from foredraft.engine.running import Option
 
 LEAST_USE = 0.03  # share of plain decoding's time that a drafter must save: keeping it ready costs about that much
+LEAST_FREE = -0.1  # of one whom nothing has to be kept for: it is called where that pays, and tries are few
 FIRST = 3  # requests of a kind that keep a drafter ready before it is judged
 FIRST_BESIDE = 24  # the same beside others, of one whom nothing has to be kept for
 EVERY, SELDOM = 16, 256  # one of so many requests tries again one of no use, ever fewer while it stays so
@@ -41,7 +42,7 @@ class Use:
 
     @property
     def worthless(self) -> bool:
-        return self.requests >= self.first and self.saved < (0.0 if self.free else LEAST_USE)
+        return self.requests >= self.first and self.saved < (LEAST_USE if not self.free else LEAST_FREE)
 
     @property
     def free(self) -> bool:

@@ -1,0 +1,161 @@
+"""What several requests do with the instant drafts that each has looked at first: for whom a drafter is called beside
+them, and which of their nodes are verified.
+
+Rows come in blocks, of which the first costs all and the others nothing, so no price of a row is right: all nodes of a
+step are weighed together, at the rate that its seconds have elsewhere.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+
+from foredraft.core.draft_tree import NO_DRAFT, DraftTree
+from foredraft.engine.policy.allocation import PLAIN, Values
+from foredraft.engine.policy.live_costs import LiveCosts
+from foredraft.engine.policy.pace import Pace
+from foredraft.engine.policy.request_policy import RequestPolicy
+from foredraft.engine.policy.routine import Pair
+from foredraft.engine.running import Work
+
+SELDOM = 0.3  # of steps in which a drafter is called at least, once it has read a text
+
+
+@dataclass(slots=True, eq=False)
+class Look:
+    """One request of a step.
+
+    Attributes:
+        known: What is known of it.
+        tree: Its instant draft, which may be empty.
+        rates: How likely each node is to be accepted together with all its ancestors, [N].
+        reading: Seconds that its drafter's first reading of the text comes to in each call from now on.
+    """
+
+    known: RequestPolicy
+    tree: DraftTree
+    rates: Sequence[float]
+    reading: float = 0.0
+
+    @property
+    def more(self) -> float:
+        """Tokens that the draft decided is expected to bring beyond it."""
+        return sum(self.known.chain) - sum(self.rates)
+
+
+def look_at(
+    pair: Pair, firsts: Mapping[RequestPolicy, int], drafts: Mapping[int, DraftTree], costs: LiveCosts, pace: Pace
+) -> Look:
+    """A request with its draft, of `drafts` by id of work, by the way that `firsts` has for it, if there are any."""
+    work, known = pair
+    tree, reading = drafts.get(id(work)), reading_of(work, known, costs, pace)
+    if not tree:
+        return Look(known, NO_DRAFT, (), reading)
+    return Look(known, tree, known.path_rates(firsts[known], tree), reading)
+
+
+def reading_of(work: Work, known: RequestPolicy, costs: LiveCosts, pace: Pace) -> float:
+    """Seconds a call of a drafter's first reading of a text: beside instant drafts it is called in few steps, and those
+    who are about to end would have it read for next to nothing."""
+    owner, request = known.owner(known.beside.place), work.running.request
+    if owner is None or owner in known.called:
+        return 0.0
+    calls = max(pace.called, SELDOM) * request.remaining / (1.0 + known.beside.gain)
+    return costs.reading_seconds(owner, len(request.tokens)) / max(1.0, calls)
+
+
+def note_calls(looks: Sequence[Look], called: Collection[RequestPolicy], pace: Pace) -> None:
+    """Note how often drafters are called for those whose text they have read."""
+    ready = [its.known in called for its in looks if its.known.beside.place != PLAIN and not its.reading]
+    if ready:
+        pace.saw_called(sum(ready) / len(ready))
+
+
+def callers(looks: Sequence[Look], values: Values) -> dict[RequestPolicy, int]:
+    """Those for whom a drafter is called, and the way: so many for whom its drafts bring most beyond those that are
+    there that the whole step is worth most, and none where no call pays for itself."""
+    called: dict[RequestPolicy, int] = {}
+    rate = values.pace_rate(len(looks))
+    for label in dict.fromkeys([its.known.beside.label for its in looks if its.known.beside.place != PLAIN]):
+        more = {its: its.more - rate * its.reading for its in looks if its.known.beside.label == label}
+        able = [its for its, tokens in more.items() if tokens > 0.0]
+        if able and sum([more[its] for its in able]) > rate * call_seconds(able[0].known, 1, 1, values):
+            able.sort(key=lambda its: -more[its])
+            called |= {its.known: its.known.beside.place for its in paying(able, looks, called, values)}
+    return called
+
+
+def paying(
+    able: Sequence[Look], looks: Sequence[Look], called: Collection[RequestPolicy], values: Values
+) -> Sequence[Look]:
+    """The first so many of the `able` for whom one call makes the step worth most, beside those `called` already."""
+    drafts = [its.known.chain if its.known in called else its.rates for its in looks]
+    rate, places = values.pace_rate(len(looks)), [looks.index(its) for its in able]
+    best, count, reading = worth(drafts, values)[0], 0, 0.0
+    for many, its in enumerate(able, start=1):
+        levels = levels_worth(able[:many], rate, values)
+        reading += its.reading
+        for place in places[:many]:
+            drafts[place] = looks[place].known.chain[:levels]
+        value = worth(drafts, values)[0] - rate * (call_seconds(its.known, many, levels, values) + reading)
+        if value > best:
+            best, count = value, many
+    return able[:count]
+
+
+def levels_worth(able: Sequence[Look], rate: float, values: Values) -> int:
+    """How many levels of drafts that are made together bring more than another run of their drafter takes."""
+    known, most = able[0].known, max([len(its.known.chain) for its in able])
+    if not known.ends_itself(known.beside.place):
+        return most
+    first, second = (call_seconds(known, len(able), levels, values) for levels in (1, 2))
+    gains = [sum(rates) for rates in zip_longest(*[its.known.chain for its in able], fillvalue=0.0)]
+    return next((level for level in range(1, most) if gains[level] < rate * (second - first)), most)
+
+
+def call_seconds(known: RequestPolicy, sharing: int, levels: int, values: Values) -> float:
+    """What a call for drafts of so many levels takes, made for so many together."""
+    way = known.ways[known.beside.place]
+    return values.prices.call(way, known.lengths[way.kind], sharing, levels)
+
+
+def let_grow(looks: Sequence[Look], called: Collection[RequestPolicy], values: Values) -> None:
+    """The drafts of the `called` are to grow beside those nodes of instant drafts that are likely to be verified."""
+    _, least = worth([its.known.chain if its.known in called else its.rates for its in looks], values)
+    beside = sum([rate >= least for its in looks if its.known not in called for rate in its.rates])
+    for known in called:
+        known.grow_beside(beside, len(called), len(looks), values)
+
+
+def worth(drafts: Sequence[Sequence[float]], values: Values) -> tuple[float, float]:
+    """Most tokens that nodes of everybody's drafts, of such chances, bring beyond what the step costs with them, and
+    the chance of the least likely of them."""
+    rates = sorted([rate for its in drafts for rate in its], reverse=True)
+    costs, best, least, gain = values.nodes_cost(len(drafts), len(rates)), 0.0, 1.0, 0.0
+    for rate, cost in zip(rates, costs[1:], strict=False):
+        gain += rate
+        if gain - cost > best:
+            best, least = gain - cost, rate
+    return best, least
+
+
+def verified(looks: Sequence[Look], called: Mapping[RequestPolicy, DraftTree], values: Values) -> list[DraftTree]:
+    """The drafts of a step: those that drafters were `called` for, and of the others the nodes that are worth their
+    rows beside these."""
+    beside = sum(map(len, called.values()))
+    others = [(i, its.rates) for i, its in enumerate(looks) if its.known not in called]
+    ranked = sorted([(-rate, i, node) for i, rates in others for node, rate in enumerate(rates)])
+    costs = values.nodes_cost(len(looks), beside + len(ranked))[beside:]
+    best, last, gain = 0.0, 0, 0.0
+    for count, (rate, _, _) in enumerate(ranked, start=1):
+        gain -= rate
+        if gain - (costs[count] - costs[0]) > best:
+            best, last = gain - (costs[count] - costs[0]), count
+    kept: list[list[int]] = [[] for _ in looks]
+    for _, i, node in ranked[:last]:
+        kept[i].append(node)
+    return [called.get(its.known) or cut_to(its.tree, nodes) for its, nodes in zip(looks, kept, strict=True)]
+
+
+def cut_to(tree: DraftTree, nodes: list[int]) -> DraftTree:
+    """Only these nodes of it: each has its parent among them, which is never less likely and comes before it."""
+    return tree if len(nodes) == len(tree) else tree.only(sorted(nodes)) if nodes else NO_DRAFT
