@@ -11,7 +11,7 @@ from foredraft.drafters.growth import Growth
 from foredraft.engine.policy.acceptance import Past
 from foredraft.engine.policy.allocation import NOTHING, Plan, Values
 from foredraft.engine.policy.looks import Look, callers, let_grow, levels_worth, look_at, note_calls, verified, worth
-from foredraft.engine.policy.pace import Pace
+from foredraft.engine.policy.pace import SELDOM, Pace
 from foredraft.engine.policy.request_policy import RequestPolicy
 from foredraft.engine.way import Way
 
@@ -183,7 +183,6 @@ def test_a_text_that_was_not_read_yet_is_read_over_the_calls_that_are_still_to_c
     known = look(chain=(0.8, 0.7)).known
     assert look_at((written(), known), {}, {}, Costs(), Pace()).reading == pytest.approx(2.0 / 12)
     assert look_at((written(), known), {}, {}, Costs(), Pace(called=0.5)).reading == pytest.approx(2.0 / 6)
-    assert look_at((written(), known), {}, {}, Costs(), Pace(called=0.0)).reading == pytest.approx(2.0 / 3.6)
     assert look_at((written(remaining=2), known), {}, {}, Costs(), Pace()).reading == 2.0
     known.met("drafter")
     assert look_at((written(), known), {}, {}, Costs(), Pace()).reading == 0.0
@@ -204,6 +203,9 @@ def test_the_pace_knows_how_often_drafters_are_called_for_those_they_have_read()
     assert pace.called == pytest.approx(1.0 - 0.05 / 2)
     note_calls(looks[2:], {}, pace)
     assert pace.called == pytest.approx(1.0 - 0.05 / 2)  # nobody says anything
+    for _ in range(100):
+        note_calls(looks[:1], {}, pace)
+    assert pace.called == SELDOM  # or the next one would never be called for
 
 
 class Prices:

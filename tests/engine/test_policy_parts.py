@@ -738,8 +738,8 @@ def test_a_drafter_that_costs_nothing_until_it_drafts_is_tried_for_longer_beside
 
 
 def test_beside_others_one_for_whom_nothing_is_kept_ready_is_left_out_only_where_it_has_cost_more_than_it_brought():
-    for saved, kept in ((0.2, True), (-0.2, False)):  # a hundredth of the time
-        known, kind = Usefulness(), (0, 1)
+    for crowd, saved, kept in ((2, 0.2, True), (2, -0.2, False), (1, -0.2, True), (1, -3.0, False)):
+        known, kind = Usefulness(), (0, crowd)  # 0.2 plain steps are a hundredth of the time
         known.kept(kind, {"free": False})
         for _ in range(FIRST_BESIDE):
             known.saw(kind, 20, {"free": saved})
@@ -751,7 +751,7 @@ def test_those_who_try_a_drafter_of_no_use_again_are_served_together():
         known, kind = Usefulness(), (0, 1)
         known.kept(kind, {"useless": costs}, together=4)
         for _ in range(FIRST_BESIDE):
-            known.saw(kind, 20, {"useless": -0.2})
+            known.saw(kind, 20, {"useless": -3.0})
         tried = [place for place in range(1, 240) if known.kept(kind, {"useless": costs}, together=4)]
         assert tried[: 4 * len(firsts)] == [first + place for first in firsts for place in range(4)]
 

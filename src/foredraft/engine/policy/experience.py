@@ -45,7 +45,8 @@ class Experience:
             for shape, rows in record.get("rows", []):
                 found.past.rows[tuple(shape)] = max(0.0, sound(rows))
             for (temperature, crowd), owner, first, requests, saved in record["uses"]:
-                found.usefulness.uses[(temperature, crowd), owner] = Use(int(first), sound(saved), int(requests))
+                use = Use.beside(crowd, int(first), sound(saved), int(requests))
+                found.usefulness.uses[(temperature, crowd), owner] = use
         except (LookupError, TypeError, ValueError, OverflowError) as error:
             raise ValueError(f"not a record of what a policy has learned: {error}") from None
         return found

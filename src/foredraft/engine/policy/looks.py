@@ -17,8 +17,6 @@ from foredraft.engine.policy.request_policy import RequestPolicy
 from foredraft.engine.policy.routine import Pair
 from foredraft.engine.running import Work
 
-SELDOM = 0.3  # of steps in which a drafter is called at least, once it has read a text
-
 
 @dataclass(slots=True, eq=False)
 class Look:
@@ -59,7 +57,7 @@ def reading_of(work: Work, known: RequestPolicy, costs: LiveCosts, pace: Pace) -
     owner, request = known.owner(known.beside.place), work.running.request
     if owner is None or owner in known.called:
         return 0.0
-    calls = max(pace.called, SELDOM) * request.remaining / (1.0 + known.beside.gain)
+    calls = pace.called * request.remaining / (1.0 + known.beside.gain)
     return costs.reading_seconds(owner, len(request.tokens)) / max(1.0, calls)
 
 

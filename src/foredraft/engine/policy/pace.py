@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 FOLLOW = 0.05  # weight of a new step
+SELDOM = 0.3  # how often a drafter is taken to be called at least: or it would be for nobody, and nobody would know
 
 
 @dataclass(slots=True)
@@ -30,4 +31,4 @@ class Pace:
 
     def saw_called(self, share: float) -> None:
         """In a step drafters were called for such a share of those that may be."""
-        self.called += FOLLOW * (share - self.called)
+        self.called = max(SELDOM, self.called + FOLLOW * (share - self.called))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from foredraft.engine.running import Option
 
 LEAST_USE = 0.03  # share of plain decoding's time that a drafter must save: keeping it ready costs about that much
-LEAST_FREE = -0.1  # of one whom nothing has to be kept for: it is called where that pays, and tries are few
+LEAST_FREE = (0.0, -0.1, 0.0)  # of one whom nothing has to be kept for, by crowd: beside few others each step asks anew
 FIRST = 3  # requests of a kind that keep a drafter ready before it is judged
 FIRST_BESIDE = 24  # the same beside others, of one whom nothing has to be kept for
 EVERY, SELDOM = 16, 256  # one of so many requests tries again one of no use, ever fewer while it stays so
@@ -31,6 +31,7 @@ class Use:
         idle, patience: Requests that went without it since, and after how many the next ones try it; as many batches
             where keeping it ready costs time, for then it costs everybody's.
         trying: Further requests of those that try it: as many as are served at once, which share its calls.
+        least: What it must save.
     """
 
     first: int = FIRST
@@ -39,10 +40,16 @@ class Use:
     idle: int = 0
     patience: int = EVERY
     trying: int = 0
+    least: float = LEAST_USE
+
+    @classmethod
+    def beside(cls, crowd: int, first: int, saved: float = 0.0, requests: int = 0) -> "Use":
+        """That to requests of which so many are served at once, by class."""
+        return cls(first, saved, requests, least=LEAST_FREE[crowd] if first == FIRST_BESIDE else LEAST_USE)
 
     @property
     def worthless(self) -> bool:
-        return self.requests >= self.first and self.saved < (LEAST_USE if not self.free else LEAST_FREE)
+        return self.requests >= self.first and self.saved < self.least
 
     @property
     def free(self) -> bool:
@@ -97,7 +104,8 @@ class Usefulness:
         if (kind, owner) not in self.uses:
             first = FIRST if costs or not kind[1] else FIRST_BESIDE
             saved = self.least_elsewhere(kind, owner) if costs else None
-            self.uses[kind, owner] = Use(first) if saved is None else Use(first, saved, first)
+            known = () if saved is None else (saved, first)
+            self.uses[kind, owner] = Use.beside(kind[1], first, *known)
         return self.uses[kind, owner]
 
     def least_elsewhere(self, kind: Kind, owner: str) -> float | None:
