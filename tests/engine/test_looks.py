@@ -89,7 +89,7 @@ def test_beside_drafts_that_were_called_for_less_room_is_left():
 
 def test_a_tree_is_cut_to_nodes_with_their_parents():
     tree = DraftTree(tokens=[5, 6, 7], parents=[-1, -1, 0], drafters=["suffix"] * 3)
-    [kept] = verified([Look(look().known, tree, [0.6, 0.2, 0.5])], {}, Blocks(size=2, dear=1.0))
+    kept, _ = verified([Look(look().known, tree, [0.6, 0.2, 0.5]), look()], {}, Blocks(size=2, dear=1.0))
     assert (kept.tokens, kept.parents) == ([5, 7], [-1, 0])
 
 
@@ -110,14 +110,40 @@ def test_a_drafter_is_called_for_so_many_as_the_step_has_room_for():
     assert set(callers(looks, Blocks(size=6, dear=5.0))) == {its.known for its in looks}
 
 
+class Alone:
+    """Values of a request alone: a row costs a tenth of a token, a call one."""
+
+    def rows_cost(self, rows: int) -> float:
+        return 2.0 + 0.1 * rows
+
+    def own_cost(self, plan: Plan) -> float:
+        return self.rows_cost(plan.rows)
+
+    def share(self, label: str, requests: int) -> float:
+        return 1.0
+
+
+def test_the_only_request_takes_all_of_its_draft_or_the_one_decided():
+    found, base = look(0.5, 0.4, chain=(0.9, 0.8, 0.7)), Plan(CHAIN.label, 2.4, 2.4, 3, 0)
+    assert callers([found], Alone()) == {}  # nothing was decided
+    found.known.go_by(base, base)
+    assert callers([found], Alone()) == {found.known: 0}  # 1.5 tokens more for a row and a call
+    for _ in range(4):
+        found.known.saw_further(1)
+    assert callers([found], Alone()) == {}
+    assert verified([found], {}, Alone()) == [found.tree]
+    drafted = DraftTree.chain([7], "drafter")
+    assert verified([found], {found.known: drafted}, Alone()) == [drafted]
+
+
 def test_drafts_are_made_as_deep_as_all_who_share_the_call_pay_for():
     one, both = [look(chain=(0.9, 0.4, 0.3))], [look(chain=(0.9, 0.4, 0.3)), look(chain=(0.9, 0.4, 0.1))]
     dear = Blocks(size=8, dear=5.0, price=0.85, run=0.5)
     assert levels_worth(one, 1.0, dear) == 1 and levels_worth(both, 1.0, dear) == 2
     assert levels_worth(one, 1.0, Blocks(run=0.2)) == 3 and levels_worth(one, 2.0, Blocks(run=0.2)) == 2
-    assert callers(one, dear) == {one[0].known: 0}  # a whole draft would not pay
-    whole = [look(chain=(0.9, 0.1), way=TREE)]
-    assert levels_worth(whole, 1.0, dear) == 2 and callers(whole, dear) == {}  # it takes what it takes
+    assert callers([*one, look()], dear) == {one[0].known: 0}  # a whole draft would not pay
+    whole = [look(chain=(0.9, 0.1), way=TREE), look()]
+    assert levels_worth(whole[:1], 1.0, dear) == 2 and callers(whole, dear) == {}  # it takes what it takes
 
 
 def test_a_drafter_that_brings_less_than_was_expected_is_not_called_for_long():
@@ -127,7 +153,8 @@ def test_a_drafter_that_brings_less_than_was_expected_is_not_called_for_long():
         easy.known.saw_further(1)
     assert (hard.known.further, easy.known.further) == (0.5, 0.75)  # one was expected, as of four drafts
     assert (hard.known.chain, easy.known.chain) == ([0.5], [0.75])
-    assert callers([hard], Blocks(price=0.9)) == {} and callers([easy], Blocks(price=0.7)) == {easy.known: 0}
+    assert callers([hard, look()], Blocks(price=0.9)) == {}
+    assert callers([easy, look()], Blocks(price=0.7)) == {easy.known: 0}
     hard.known.go_by(NOTHING, hard.known.beside)
     assert hard.known.further == 1.0  # until somebody decides again
 

@@ -8,7 +8,8 @@ from foredraft.engine.running import Work
 HOLD_STEPS, HOLD_MORE = 3, 7  # further steps for which a decision stands at least, of few requests and of many
 MANY = 8  # requests
 DECIDING, DECIDING_EACH = 5e-4, 3e-4  # seconds that a decision takes, and more for each request
-DECIDING_SHARE = 0.01  # of the time that deciding may take: where steps are short, decisions stand for longer
+DECIDING_SHARE = 0.02  # of the time that deciding may take: where steps are short, decisions stand for longer
+DECIDING_SHARE_FEW = 0.01  # and beside few others: each of their steps weighs what there is to verify
 HOLD_MOST, HOLD_MOST_BESIDE = 32, 48
 HOLD_WEIGHED = 24  # and where drafts are weighed in every step: which of them are worth asking for changes sooner
 HOLD_UNTRIED = 16  # and where nobody has seen yet what some call for so many requests takes: it may be much more
@@ -21,7 +22,8 @@ def hold_for(requests: int, plain_seconds: float, *, untried: bool = False) -> i
     """Further steps that a decision for so many requests stands for, where a plain step takes so long; `untried` where
     it has a drafter called for as many for the first time."""
     least = HOLD_STEPS if requests < MANY else HOLD_MORE
-    worth = (DECIDING + DECIDING_EACH * requests) / (DECIDING_SHARE * plain_seconds)
+    share = DECIDING_SHARE_FEW if 1 < requests < MANY else DECIDING_SHARE
+    worth = (DECIDING + DECIDING_EACH * requests) / (share * plain_seconds)
     most = HOLD_MOST if requests == 1 else HOLD_UNTRIED if untried else HOLD_MOST_BESIDE
     return max(least, min(most, round(worth)))
 

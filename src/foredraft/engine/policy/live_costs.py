@@ -17,6 +17,11 @@ NEW = 3  # observations before which a size says nothing of the machine
 SETTLED = 1.0  # observations after which a cell speaks for itself
 KNOWN = 2.0  # and after which its price is sure
 WIDTH = 0.25  # doublings of a cell's rows within which it speaks for others, too
+FAR, FAR_FEW = (
+    2,
+    4,
+)  # power by which it says less the further they are, and for a few requests: their rows come in blocks
+MANY = 8  # requests
 FORGET = 0.998  # what a cell's observations are worth after each step without another: the machine was busy then
 KEPT_DRIFTS = 1024  # labels and sizes of drafter calls; requests may ask for more than memory can hold
 SORTS = PLAIN, DRAFTED, CALLED = 0, 1, 2  # no drafts; some, which no network made; after a network's call
@@ -85,13 +90,13 @@ class Seen(NamedTuple):
     worth: float
 
 
-def smoothed(cells: Sequence[Seen], place: float, usual: float) -> float:
+def smoothed(cells: Sequence[Seen], place: float, usual: float, power: int) -> float:
     """The mean factor of cells at a place so many doublings of rows from 1, by their worth and how near they are, what
-    is `usual` among them: those a few steps away say nothing of one that was seen, since rows come in blocks."""
+    is `usual` among them; how near is told by the `power` of their distance."""
     total, worth = usual * SETTLED, SETTLED
     for _, its, factor, sure in cells:
         far = (its - place) / WIDTH
-        near = sure / (1.0 + far**4)
+        near = sure / (1.0 + far**power)
         total += factor * near
         worth += near
     return total / worth
@@ -225,7 +230,7 @@ class LiveCosts:
         since is smooth over the rows: a size met while the machine was busy must not look like a leap to it.
         """
         size, sampled, sort = kind
-        own = self.seen_cells(kind)
+        own, power = self.seen_cells(kind), FAR_FEW if 1 < size < size_class(MANY) else FAR
         others = [self.seen_cells((size, sampled, other)) for other in SORTS if other != sort]
         points = {}
         for cells in (*others, own):
@@ -234,7 +239,7 @@ class LiveCosts:
         usual = self.usual(size, sampled, sort)
         line = []
         for rows, place, _, _ in sorted(points.values()):
-            line.append((rows, smoothed(mine, place, smoothed(beside, place, usual))))
+            line.append((rows, smoothed(mine, place, smoothed(beside, place, usual, power), power)))
         return line or [(0.0, usual)]
 
     def seen_cells(self, kind: tuple[int, bool, int]) -> dict[int, Seen]:

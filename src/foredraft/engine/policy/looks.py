@@ -71,6 +71,8 @@ def note_calls(looks: Sequence[Look], called: Collection[RequestPolicy], pace: P
 def callers(looks: Sequence[Look], values: Values) -> dict[RequestPolicy, int]:
     """Those for whom a drafter is called, and the way: so many for whom its drafts bring most beyond those that are
     there that the whole step is worth most, and none where no call pays for itself."""
+    if len(looks) == 1:
+        return called_alone(looks[0], values)
     called: dict[RequestPolicy, int] = {}
     rate = values.pace_rate(len(looks))
     for label in dict.fromkeys([its.known.beside.label for its in looks if its.known.beside.place != PLAIN]):
@@ -80,6 +82,17 @@ def callers(looks: Sequence[Look], values: Values) -> dict[RequestPolicy, int]:
             able.sort(key=lambda its: -more[its])
             called |= {its.known: its.known.beside.place for its in paying(able, looks, called, values)}
     return called
+
+
+def called_alone(look: Look, values: Values) -> dict[RequestPolicy, int]:
+    """As `callers`, for the only request: where its drafter was decided, and brings more than the call costs beyond the
+    draft that is there, each with its rows as a whole."""
+    known, base = look.known, look.known.base
+    if base.place == PLAIN:
+        return {}
+    there = sum(look.rates) - values.rows_cost(len(look.rates))
+    more = known.further - values.own_cost(base) - there
+    return {known: base.place} if more > values.share(base.label, 1) else {}
 
 
 def paying(
@@ -138,7 +151,9 @@ def worth(drafts: Sequence[Sequence[float]], values: Values) -> tuple[float, flo
 
 def verified(looks: Sequence[Look], called: Mapping[RequestPolicy, DraftTree], values: Values) -> list[DraftTree]:
     """The drafts of a step: those that drafters were `called` for, and of the others the nodes that are worth their
-    rows beside these."""
+    rows beside these; of a request alone all, since its draft ended where a row was not worth it."""
+    if len(looks) == 1:
+        return [called.get(its.known, its.tree) for its in looks]
     beside = sum(map(len, called.values()))
     others = [(i, its.rates) for i, its in enumerate(looks) if its.known not in called]
     ranked = sorted([(-rate, i, node) for i, rates in others for node, rate in enumerate(rates)])
