@@ -4,7 +4,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from foredraft.engine.cost_curves import below
-from foredraft.engine.policy.allocation import NOTHING, Allocation, Plan, Values, allocate, rate_of, step_seconds
+from foredraft.engine.policy.allocation import (
+    LEAST_LINE,
+    NOTHING,
+    Allocation,
+    Plan,
+    Values,
+    allocate,
+    rate_of,
+    step_seconds,
+)
 from foredraft.engine.policy.exploration import Exploration
 from foredraft.engine.policy.live_costs import LiveCosts
 from foredraft.engine.way import Way
@@ -17,7 +26,6 @@ LEAST_LOSS = 0.1  # tokens that an experiment is taken to lose at least
 PATIENCE = 4  # experiments in a row that wait for a step without instant drafts
 REST, REST_TRIED = 4, 2  # decisions from one that found nothing to try to the next that looks, and from one that did
 VAIN = 4  # decisions in a row to draft nothing after which the next one stands for whoever comes, too
-LEAST_LINE = 32  # rows
 WORTH_EXPLORING = 16  # tokens a request must still have to write for an experiment to pay
 
 
@@ -92,10 +100,14 @@ class StepPrices:
         return self.costs.steps
 
     def draft(self, label: str, requests: int) -> float:
-        """The call, and what it makes the rest of the step longer by. Where that is less than nothing, no call comes to
-        less than half of what it takes: of two drafters the slower one stays the dearer."""
+        """The call, and what it makes the rest of the step longer by."""
         seconds = self.costs.draft_seconds(label, requests)
-        return seconds if label in self.costs.light else seconds + max(self.aftermath, -seconds / 2)
+        return seconds if label in self.costs.light else self.with_aftermath(seconds)
+
+    def with_aftermath(self, seconds: float) -> float:
+        """What a network's call comes to. Where it makes the rest shorter, no call comes to less than half of what it
+        takes: of two drafters the slower one stays the dearer."""
+        return seconds + max(self.aftermath, -seconds / 2)
 
     def call(self, way: Way, lengths: tuple[Way, Way], requests: int, depth: int) -> float:
         """As `draft`, of a call by `way` for drafts that end at `depth`; `lengths` as in `RequestPolicy`."""
@@ -103,7 +115,7 @@ class StepPrices:
         if key not in self.calls:
             usual, share = self.costs.calls(way.label, requests), self.costs.share(way, *lengths, requests, depth)
             seconds = share * usual.factor * self.costs.expected_draft(way.label, requests)
-            self.calls[key] = seconds + max(self.aftermath, -seconds / 2)
+            self.calls[key] = self.with_aftermath(seconds)
         return self.calls[key]
 
     @property

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
+from foredraft.engine.policy.live_costs import MANY
 from foredraft.engine.policy.request_policy import RequestPolicy
 from foredraft.engine.running import Work
 
 HOLD_STEPS, HOLD_MORE = 3, 7  # further steps for which a decision stands at least, of few requests and of many
-MANY = 8  # requests
 DECIDING, DECIDING_EACH = 5e-4, 3e-4  # seconds that a decision takes, and more for each request
 DECIDING_SHARE = 0.02  # of the time that deciding may take: where steps are short, decisions stand for longer
 DECIDING_SHARE_FEW = 0.01  # and beside few others: each of their steps weighs what there is to verify

@@ -12,7 +12,7 @@ from itertools import zip_longest
 from foredraft.core.draft_tree import NO_DRAFT, DraftTree
 from foredraft.engine.policy.allocation import PLAIN, Values
 from foredraft.engine.policy.live_costs import LiveCosts
-from foredraft.engine.policy.pace import Pace
+from foredraft.engine.policy.pace import Pace, calls_to_come
 from foredraft.engine.policy.request_policy import RequestPolicy
 from foredraft.engine.policy.routine import Pair
 from foredraft.engine.running import Work
@@ -57,8 +57,8 @@ def reading_of(work: Work, known: RequestPolicy, costs: LiveCosts, pace: Pace) -
     owner, request = known.owner(known.beside.place), work.running.request
     if owner is None or owner in known.called:
         return 0.0
-    calls = pace.called * request.remaining / (1.0 + known.beside.gain)
-    return costs.reading_seconds(owner, len(request.tokens)) / max(1.0, calls)
+    seconds = costs.reading_seconds(owner, len(request.tokens))
+    return seconds / calls_to_come(pace.called, request.remaining, known.beside.gain)
 
 
 def note_calls(looks: Sequence[Look], called: Collection[RequestPolicy], pace: Pace) -> None:
@@ -141,12 +141,20 @@ def worth(drafts: Sequence[Sequence[float]], values: Values) -> tuple[float, flo
     """Most tokens that nodes of everybody's drafts, of such chances, bring beyond what the step costs with them, and
     the chance of the least likely of them."""
     rates = sorted([rate for its in drafts for rate in its], reverse=True)
-    costs, best, least, gain = values.nodes_cost(len(drafts), len(rates)), 0.0, 1.0, 0.0
-    for rate, cost in zip(rates, costs[1:], strict=False):
+    best, count = best_count(rates, values.nodes_cost(len(drafts), len(rates)))
+    return best, rates[count - 1] if count else 1.0
+
+
+def best_count(rates: Sequence[float], costs: Sequence[float]) -> tuple[float, int]:
+    """Most tokens that the first so many of `rates`, descending, bring beyond what these nodes cost, and how many they
+    are; `costs` are those of a step by its number of nodes, from none of them on."""
+    best, most, gain, start = 0.0, 0, 0.0, costs[0]
+    for count, rate in enumerate(rates, start=1):
         gain += rate
-        if gain - cost > best:
-            best, least = gain - cost, rate
-    return best, least
+        value = gain - (costs[count] - start)
+        if value > best:
+            best, most = value, count
+    return best, most
 
 
 def verified(looks: Sequence[Look], called: Mapping[RequestPolicy, DraftTree], values: Values) -> list[DraftTree]:
@@ -158,11 +166,7 @@ def verified(looks: Sequence[Look], called: Mapping[RequestPolicy, DraftTree], v
     others = [(i, its.rates) for i, its in enumerate(looks) if its.known not in called]
     ranked = sorted([(-rate, i, node) for i, rates in others for node, rate in enumerate(rates)])
     costs = values.nodes_cost(len(looks), beside + len(ranked))[beside:]
-    best, last, gain = 0.0, 0, 0.0
-    for count, (rate, _, _) in enumerate(ranked, start=1):
-        gain -= rate
-        if gain - (costs[count] - costs[0]) > best:
-            best, last = gain - (costs[count] - costs[0]), count
+    _, last = best_count([-rate for rate, _, _ in ranked], costs)
     kept: list[list[int]] = [[] for _ in looks]
     for _, i, node in ranked[:last]:
         kept[i].append(node)

@@ -32,3 +32,9 @@ class Pace:
     def saw_called(self, share: float) -> None:
         """In a step drafters were called for such a share of those that may be."""
         self.called = max(SELDOM, self.called + FOLLOW * (share - self.called))
+
+
+def calls_to_come(called: float, remaining: int, gain: float) -> float:
+    """How often a drafter is still called for a request that has so many tokens to write, where it is called in such a
+    share of the steps and each of its drafts brings `gain` tokens; once at least."""
+    return max(1.0, called * remaining / (1.0 + gain))

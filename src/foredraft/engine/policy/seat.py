@@ -10,6 +10,7 @@ from foredraft.drafters.growth import FREE, Growth
 from foredraft.engine import step
 from foredraft.engine.policy.allocation import NOTHING, PLAIN, Plan, Prices, Values, soundest
 from foredraft.engine.policy.live_costs import LiveCosts, size_class
+from foredraft.engine.policy.pace import calls_to_come
 from foredraft.engine.policy.request_policy import RequestPolicy
 from foredraft.engine.running import Work
 from foredraft.model.slot_pool import SlotPool
@@ -113,7 +114,7 @@ class Seat:
         if owner in self.known.called:
             return plan._replace(toll=cutting) if cutting else plan
         seconds = reading(owner, len(request.tokens))
-        calls = max(1.0, called * request.remaining / (1.0 + plan.gain))
+        calls = calls_to_come(called, request.remaining, plan.gain)
         return plan._replace(reading=seconds, toll=cutting + seconds / calls)
 
     def asks(self, place: int, price: float) -> bool:
