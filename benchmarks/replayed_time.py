@@ -70,6 +70,21 @@ class Medians:
         return own
 
 
+def stem(label: str) -> str:
+    """What ways of one drafter have in common that draft chains of different lengths."""
+    name, _, length = label.rpartition(" ")
+    return name if length.isdigit() else label
+
+
+def between(known: dict[int, float], place: int) -> float:
+    """The value at a place on the line through those known, level beyond them."""
+    below, above = ([its for its in known if (its <= place) is under] for under in (True, False))
+    if not below or not above:
+        return known[max(below) if below else min(above)]
+    low, high = max(below), min(above)
+    return known[low] + (known[high] - known[low]) * (place - low) / (high - low)
+
+
 def distance(left: Size, right: Size) -> Size:
     return tuple(abs(own - other) for own, other in zip(left, right, strict=True))
 
@@ -119,9 +134,25 @@ class ReplayedTime:
             self.calls.saw(label, size, seconds)
 
     def call_seconds(self, label: str, size: Size) -> float:
-        """A call of a way that was never seen is taken to cost a plain step, as the policy takes it."""
+        """A call of a way that was never seen is taken to cost a plain step, as the policy takes it.
+
+        Where drafts of that depth were hardly seen for so many requests, it lies between those of the nearest depths:
+        by the same way, or where that has one depth alone also by ways of the same drafter with other lengths.
+        """
+        requests, depth = size
+        known = self.depths_of(label, requests)
+        if depth not in known and len(known) < 2:
+            for other in [its for its in self.calls.seen if stem(its) == stem(label)]:
+                known = self.depths_of(other, requests) | known
+        if known:
+            return between(known, depth)
         seconds = self.calls.of(label, size)
-        return self.table.forward_seconds(size[0], size[0], 0) if seconds is None else seconds
+        return self.table.forward_seconds(requests, requests, 0) if seconds is None else seconds
+
+    def depths_of(self, label: str, requests: int) -> dict[int, float]:
+        """What calls for so many requests take by the depth of their drafts, of depths seen often enough."""
+        sizes = self.calls.seen.get(label, {}).items()
+        return {depth: median(its) for (count, depth), its in sizes if count == requests and len(its) >= ENOUGH}
 
     def watched(self, seconds: float) -> None:
         """A call and the watching of it have taken so long: neither is part of the step or of a choice."""

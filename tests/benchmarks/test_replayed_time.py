@@ -43,6 +43,24 @@ def test_a_size_that_was_hardly_seen_is_told_by_the_nearest():
     assert Medians.from_record(medians.record()).of("plain", (3, 8)) == 2.0
 
 
+def test_a_call_lies_between_those_of_the_nearest_depths():
+    time = ReplayedTime(TABLE)
+    for label, depth, seconds in [
+        ("drafter 7", 1, 1.0),
+        ("drafter 4", 1, 9.0),
+        ("drafter 4", 4, 4.0),
+        ("other 4", 2, 50.0),
+    ]:
+        for _ in range(ENOUGH):
+            time.calls.saw(label, (4, depth), seconds)
+    assert [time.call_seconds("drafter 7", (4, depth)) for depth in (1, 2, 3, 4, 7)] == [1.0, 2.0, 3.0, 4.0, 4.0]
+    for _ in range(ENOUGH):
+        time.calls.saw("drafter 7", (4, 7), 13.0)
+    assert time.call_seconds("drafter 7", (4, 4)) == 7.0  # now its own say it
+    assert time.call_seconds("drafter 7", (2, 7)) == 13.0  # the nearest number of requests
+    assert time.call_seconds("new 3", (2, 3)) == 0.5
+
+
 def test_it_is_the_machines_time_until_it_replays(target):
     time = ReplayedTime(TABLE)
     engine = ReplayedEngine(target, time=time, speculation=CHAIN)

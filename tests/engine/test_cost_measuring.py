@@ -120,6 +120,14 @@ def test_sizes_take_turns(slow, clock):
     assert all(before != after for before, after in zip(rows, rows[1:], strict=False) if before == 2)
 
 
+def test_where_time_is_short_few_rows_are_measured_most_often(slow, clock):
+    rows = slow.target.forwards
+    measured_forwards(slow, seconds=1200, clock=clock)
+    times = Counter(rows)
+    assert times[12] >= 4 and 1 <= times[192] <= times[12] - 2
+    assert sum(1 + 0.25 * count for count in rows) <= 1200 + 1 + 0.25 * 192
+
+
 def test_a_round_begins_with_what_it_does_not_count(slow, clock):
     """After a long forward short ones take longer for a while."""
     forward, last = slow.target.forward, [0, 0, 0]

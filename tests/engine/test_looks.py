@@ -1,6 +1,7 @@
 """What is done with instant drafts that several requests have looked at: all nodes of a step are weighed together."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import product
 from types import SimpleNamespace
 
@@ -51,7 +52,12 @@ def look(*rates: float, chain: Sequence[float] | None = (), way: Way = CHAIN) ->
     known = RequestPolicy([way, SUFFIX], Past(), 0, crowd=1)
     known.go_by(NOTHING, Plan(way.label, sum(chain), sum(chain), len(chain), 0) if chain else NOTHING)
     known.expected_chain = chain
-    return Look(known, DraftTree.chain([*range(len(rates))], "suffix"), rates)
+    return Look(known, DraftTree.chain([*range(len(rates))], "suffix"), rates, known.chain)
+
+
+def next_step(its: Look) -> Look:
+    """The same request and instant draft, with what is known now."""
+    return replace(its, chain=its.known.chain)
 
 
 def lengths(looks: Sequence[Look], values: Blocks, called: dict | None = None) -> list[int]:
@@ -129,7 +135,7 @@ def test_the_only_request_takes_all_of_its_draft_or_the_one_decided():
     found.known.go_by(base, base)
     assert callers([found], Alone()) == {found.known: 0}  # 1.5 tokens more for a row and a call
     for _ in range(4):
-        found.known.saw_further(1)
+        found.known.saw_further(1, 1)
     assert callers([found], Alone()) == {}
     assert verified([found], {}, Alone()) == [found.tree]
     drafted = DraftTree.chain([7], "drafter")
@@ -146,15 +152,34 @@ def test_drafts_are_made_as_deep_as_all_who_share_the_call_pay_for():
     assert levels_worth(whole[:1], 1.0, dear) == 2 and callers(whole, dear) == {}  # it takes what it takes
 
 
+def test_a_call_is_paid_for_as_many_levels_as_are_verified():
+    """A block that does not pay is not drafted for, so it must not keep what does pay from being drafted."""
+    one = look(chain=(0.9, 0.5, 0.4))
+    values = Blocks(size=1, dear=0.6, price=0.5, run=0.3)
+    assert levels_worth([one], 1.0, values) == 3
+    assert callers([one, look()], values) == {one.known: 0}  # 0.9 for a call of 0.5; all three levels would take 1.1
+    assert callers([one, look()], Blocks(size=1, dear=0.6, price=0.95, run=0.3)) == {}
+
+
+def test_a_short_draft_that_was_accepted_whole_is_no_disappointment():
+    its = look(chain=(0.9, 0.8, 0.7)).known
+    for _ in range(8):
+        its.saw_further(1, 1)
+    assert its.chain[0] > 0.9 and its.chain[1] > 0.8
+    for _ in range(30):
+        its.saw_further(3, 1)
+    assert its.chain[2] < 0.5
+
+
 def test_a_drafter_that_brings_less_than_was_expected_is_not_called_for_long():
     hard, easy = look(chain=(1.0,)), look(chain=(0.5,))
     for _ in range(4):
-        hard.known.saw_further(0)
-        easy.known.saw_further(1)
+        hard.known.saw_further(1, 0)
+        easy.known.saw_further(1, 1)
     assert (hard.known.further, easy.known.further) == (0.5, 0.75)  # one was expected, as of four drafts
     assert (hard.known.chain, easy.known.chain) == ([0.5], [0.75])
-    assert callers([hard, look()], Blocks(price=0.9)) == {}
-    assert callers([easy, look()], Blocks(price=0.7)) == {easy.known: 0}
+    assert callers([next_step(hard), look()], Blocks(price=0.9)) == {}
+    assert callers([next_step(easy), look()], Blocks(price=0.7)) == {easy.known: 0}
     hard.known.go_by(NOTHING, hard.known.beside)
     assert hard.known.further == 1.0  # until somebody decides again
 

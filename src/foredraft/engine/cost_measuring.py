@@ -1,8 +1,9 @@
 """Measures what steps cost: forwards of the target by their size, calls of drafters in real generations."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from random import Random
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -119,8 +120,7 @@ def measured_forwards(
 ) -> tuple[ForwardCost, ...]:
     """Seconds of forwards, cheap sizes first, as many sizes as half of `seconds` allows to try once.
 
-    The rest repeats them in rounds, from cheap to expensive: a disturbance then falls on one repeat of several sizes,
-    not on all of one, and each follows others like it, as in a generation.
+    The rest repeats them in rounds (`turns_of`).
     """
     assert engine.scheduler.idle
     watch = Stopwatch(engine.target.pool.device, clock, seconds)
@@ -131,10 +131,7 @@ def measured_forwards(
             break
         first[size] = timer.seconds(size)
     repeats: dict[ForwardSize, list[float]] = {size: [] for size in first}
-    in_order = sorted(first, key=lambda size: size.guess)
-    settling = min(SETTLING, int(SETTLING_SHARE * sum(first.values()) / first[in_order[0]]))
-    one_round = [(in_order[0], False)] * settling + [(size, True) for size in in_order]
-    for size, counts in one_round * REPEATS:
+    for size, counts in turns_of(first):
         if watch.left <= 0:
             break
         seconds = timer.seconds(size)
@@ -146,6 +143,28 @@ def measured_forwards(
         ForwardCost(rows=size.rows, requests=size.requests, context=size.context, seconds=cost)
         for size, cost in costs.items()
     )
+
+
+def turns_of(first: Mapping[ForwardSize, float]) -> Iterator[tuple[ForwardSize, bool]]:
+    """Sizes in the order to repeat them, `REPEATS` times each, and whether the time counts; `first` are their seconds.
+
+    In rounds, from cheap to expensive: a disturbance then falls on one repeat of several sizes, not on all of one, and
+    each follows others like it, as in a generation. The cheaper half takes part in every round, the others as soon as
+    that has had as much time: most decisions are about few rows, which were measured once or twice when all took turns.
+    """
+    in_order = sorted(first, key=lambda size: size.guess)
+    cheapest, middle = in_order[0], sorted(first.values())[len(first) // 2] or max(first.values())
+    settling = min(SETTLING, int(SETTLING_SHARE * sum(first.values()) / first[cheapest]))
+    done = dict.fromkeys(in_order, 0)
+    for number in count(1):
+        waiting = [size for size in in_order if done[size] < REPEATS]
+        if not waiting:
+            return
+        due = [size for size in waiting if (done[size] + 1) * first[size] <= number * middle]
+        yield from [(cheapest, False)] * (settling if due else 0)
+        for size in due:
+            yield size, True
+            done[size] += 1
 
 
 def planned_sizes(target: Target) -> list[ForwardSize]:

@@ -26,18 +26,20 @@ class Look:
         known: What is known of it.
         tree: Its instant draft, which may be empty.
         rates: How likely each node is to be accepted together with all its ancestors, [N].
+        chain: The same of the draft decided, which is still to be made.
         reading: Seconds that its drafter's first reading of the text comes to in each call from now on.
     """
 
     known: RequestPolicy
     tree: DraftTree
     rates: Sequence[float]
+    chain: Sequence[float] = ()
     reading: float = 0.0
 
     @property
     def more(self) -> float:
         """Tokens that the draft decided is expected to bring beyond it."""
-        return sum(self.known.chain) - sum(self.rates)
+        return sum(self.chain) - sum(self.rates)
 
 
 def look_at(
@@ -45,10 +47,10 @@ def look_at(
 ) -> Look:
     """A request with its draft, of `drafts` by id of work, by the way that `firsts` has for it, if there are any."""
     work, known = pair
-    tree, reading = drafts.get(id(work)), reading_of(work, known, costs, pace)
+    tree, chain, reading = drafts.get(id(work)), known.chain, reading_of(work, known, costs, pace)
     if not tree:
-        return Look(known, NO_DRAFT, (), reading)
-    return Look(known, tree, known.path_rates(firsts[known], tree), reading)
+        return Look(known, NO_DRAFT, (), chain, reading)
+    return Look(known, tree, known.path_rates(firsts[known], tree), chain, reading)
 
 
 def reading_of(work: Work, known: RequestPolicy, costs: LiveCosts, pace: Pace) -> float:
@@ -98,16 +100,20 @@ def called_alone(look: Look, values: Values) -> dict[RequestPolicy, int]:
 def paying(
     able: Sequence[Look], looks: Sequence[Look], called: Collection[RequestPolicy], values: Values
 ) -> Sequence[Look]:
-    """The first so many of the `able` for whom one call makes the step worth most, beside those `called` already."""
-    drafts = [its.known.chain if its.known in called else its.rates for its in looks]
-    rate, places = values.pace_rate(len(looks)), [looks.index(its) for its in able]
+    """The first so many of the `able` for whom one call makes the step worth most, beside those `called` already: it
+    takes as many levels as are verified, since drafts end where their rows are not worth it."""
+    drafts = [its.chain if its.known in called else its.rates for its in looks]
+    rate, places = values.pace_rate(len(looks)), []
     best, count, reading = worth(drafts, values)[0], 0, 0.0
     for many, its in enumerate(able, start=1):
-        levels = levels_worth(able[:many], rate, values)
         reading += its.reading
-        for place in places[:many]:
-            drafts[place] = looks[place].known.chain[:levels]
-        value = worth(drafts, values)[0] - rate * (call_seconds(its.known, many, levels, values) + reading)
+        places.append(looks.index(its))
+        levels = levels_worth(able[:many], rate, values)
+        for place in places:
+            drafts[place] = looks[place].chain[:levels]
+        gain, least = worth(drafts, values)
+        needed = max([1, *[sum([chance >= least for chance in drafts[place]]) for place in places]])
+        value = gain - rate * (call_seconds(its.known, many, needed, values) + reading)
         if value > best:
             best, count = value, many
     return able[:count]
@@ -115,23 +121,23 @@ def paying(
 
 def levels_worth(able: Sequence[Look], rate: float, values: Values) -> int:
     """How many levels of drafts that are made together bring more than another run of their drafter takes."""
-    known, most = able[0].known, max([len(its.known.chain) for its in able])
+    known, most = able[0].known, max([len(its.chain) for its in able])
     if not known.ends_itself(known.beside.place):
         return most
     first, second = (call_seconds(known, len(able), levels, values) for levels in (1, 2))
-    gains = [sum(rates) for rates in zip_longest(*[its.known.chain for its in able], fillvalue=0.0)]
+    gains = [sum(rates) for rates in zip_longest(*[its.chain for its in able], fillvalue=0.0)]
     return next((level for level in range(1, most) if gains[level] < rate * (second - first)), most)
 
 
 def call_seconds(known: RequestPolicy, sharing: int, levels: int, values: Values) -> float:
     """What a call for drafts of so many levels takes, made for so many together."""
     way = known.ways[known.beside.place]
-    return values.prices.call(way, known.lengths[way.kind], sharing, levels)
+    return values.prices.call(way, known.lengths[way.kind], sharing, min(levels, way.depth))
 
 
 def let_grow(looks: Sequence[Look], called: Collection[RequestPolicy], values: Values) -> None:
     """The drafts of the `called` are to grow beside those nodes of instant drafts that are likely to be verified."""
-    _, least = worth([its.known.chain if its.known in called else its.rates for its in looks], values)
+    _, least = worth([its.chain if its.known in called else its.rates for its in looks], values)
     beside = sum([rate >= least for its in looks if its.known not in called for rate in its.rates])
     for known in called:
         known.grow_beside(beside, len(called), len(looks), values)

@@ -411,7 +411,7 @@ class Policy:
         """As `learn`, of a step by routine in which nothing but tokens were written."""
         self.standing.routine.note(batch)
         for work, its in self.beside:
-            its.saw_further(len(work.path))
+            its.saw_further(len(work.tree), len(work.path))
         if not self.noted:
             self.standing.routine.passed(draft + rest)
             for seat in self.seats:

@@ -53,7 +53,8 @@ class RequestPolicy:
         base: The best plan but for instant drafts, as last decided; the only one where nothing is to be chosen.
         beside: The plan by which a drafter is called where that pays once instant drafts have been looked at: the best
             one, or where nothing was decided the best that drafts.
-        drafts_since, accepted_since: Drafts made by it since, and the tokens they brought.
+        drafts_since, accepted_since, expected_since: Drafts made by it since, the tokens they brought, and those that
+            were expected of drafts so long.
         value, rival: Tokens that it is worth more than none by the last decision, and the best plan of another drafter.
         fixed: Whether there is nothing to choose: its first way serves every step.
         expected_chain: How likely each node of its draft is to be accepted; none until somebody asks.
@@ -86,6 +87,7 @@ class RequestPolicy:
     rival: float = 0.0
     drafts_since: int = 0
     accepted_since: int = 0
+    expected_since: float = 0.0
     taught: dict[int, int] = field(default_factory=dict)
     plans: dict[tuple[int, bool], list[Plan]] = field(default_factory=dict)
     growth: dict[tuple[int, int], Growth] = field(default_factory=dict)
@@ -157,6 +159,7 @@ class RequestPolicy:
         """Draft by `base` until the next decision, and where instant drafts are looked at first by `beside`."""
         self.base, self.beside, self.growth, self.expected_chain = base, beside, {}, None
         self.drafts_since = self.accepted_since = 0
+        self.expected_since = 0.0
 
     @property
     def further(self) -> float:
@@ -167,13 +170,19 @@ class RequestPolicy:
 
     @property
     def chain(self) -> Sequence[float]:
-        """How likely each node of such a draft is to be accepted with its ancestors: of a tree all alike."""
+        """How likely each node of such a draft is to be accepted with its ancestors, of a tree all alike: as decided,
+        corrected as `further` is, by what drafts so long were expected to bring."""
+        if not (self.drafts_since and self.beside.gain):
+            return self.decided_chain
+        doubt = DECIDED_WORTH * self.beside.gain
+        factor = (doubt + self.accepted_since) / (doubt + self.expected_since)
+        return [min(factor * rate, 1.0) for rate in self.decided_chain]
+
+    @property
+    def decided_chain(self) -> Sequence[float]:
         if self.expected_chain is None:
             self.expected_chain = self.expects(self.beside)
-        if not (self.drafts_since and self.beside.gain):
-            return self.expected_chain
-        factor = self.further / self.beside.gain
-        return [min(factor * rate, 1.0) for rate in self.expected_chain]
+        return self.expected_chain
 
     def expects(self, plan: Plan) -> Sequence[float]:
         """The chances of the nodes of a plan."""
@@ -195,10 +204,11 @@ class RequestPolicy:
             steps = values.steps_with(way.label, sharing * way.depth, requests, nodes)
             self.growth[key] = replace(growth, steps=steps)
 
-    def saw_further(self, tokens: int) -> None:
-        """A draft by the plan beside instant ones has brought so many tokens."""
+    def saw_further(self, nodes: int, tokens: int) -> None:
+        """A draft by the plan beside instant ones, of so many nodes, has brought so many tokens."""
         self.drafts_since += 1
         self.accepted_since += tokens
+        self.expected_since += sum(self.decided_chain[:nodes])
 
     def joins(self, other: "RequestPolicy") -> bool:
         """Go on as was decided for `other`, if the same way is there, and there is anything to draft by."""
