@@ -11,6 +11,8 @@ from math import log2
 from statistics import median
 from time import perf_counter
 
+import numpy as np
+
 from foredraft import ConfigError, Engine
 from foredraft.core.draft_tree import DraftTree
 from foredraft.core.errors import require
@@ -76,15 +78,6 @@ def stem(label: str) -> str:
     return name if length.isdigit() else label
 
 
-def between(known: dict[int, float], place: int) -> float:
-    """The value at a place on the line through those known, level beyond them."""
-    below, above = ([its for its in known if (its <= place) is under] for under in (True, False))
-    if not below or not above:
-        return known[max(below) if below else min(above)]
-    low, high = max(below), min(above)
-    return known[low] + (known[high] - known[low]) * (place - low) / (high - low)
-
-
 def distance(left: Size, right: Size) -> Size:
     return tuple(abs(own - other) for own, other in zip(left, right, strict=True))
 
@@ -145,14 +138,16 @@ class ReplayedTime:
             for other in [its for its in self.calls.seen if stem(its) == stem(label)]:
                 known = self.depths_of(other, requests) | known
         if known:
-            return between(known, depth)
+            depths, seconds = zip(*sorted(known.items()), strict=True)
+            return float(np.interp(depth, depths, seconds))
         seconds = self.calls.of(label, size)
         return self.table.forward_seconds(requests, requests, 0) if seconds is None else seconds
 
     def depths_of(self, label: str, requests: int) -> dict[int, float]:
         """What calls for so many requests take by the depth of their drafts, of depths seen often enough."""
         sizes = self.calls.seen.get(label, {}).items()
-        return {depth: median(its) for (count, depth), its in sizes if count == requests and len(its) >= ENOUGH}
+        sure = [size for size, its in sizes if size[0] == requests and len(its) >= ENOUGH]
+        return {depth: self.calls.of(label, (requests, depth)) for _, depth in sure}
 
     def watched(self, seconds: float) -> None:
         """A call and the watching of it have taken so long: neither is part of the step or of a choice."""

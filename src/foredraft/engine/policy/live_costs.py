@@ -17,10 +17,7 @@ NEW = 3  # observations before which a size says nothing of the machine
 SETTLED = 1.0  # observations after which a cell speaks for itself
 KNOWN = 2.0  # and after which its price is sure
 WIDTH = 0.25  # doublings of a cell's rows within which it speaks for others, too
-FAR, FAR_FEW = (
-    2,
-    4,
-)  # power by which it says less the further they are, and for a few requests: their rows come in blocks
+FAR, FAR_FEW = 2, 4  # power by which it says less the further off, and for a few requests: their rows come in blocks
 MANY = 8  # requests
 FORGET = 0.998  # what a cell's observations are worth after each step without another: the machine was busy then
 KEPT_DRIFTS = 1024  # labels and sizes of drafter calls; requests may ask for more than memory can hold

@@ -180,6 +180,7 @@ class RequestPolicy:
 
     @property
     def decided_chain(self) -> Sequence[float]:
+        """The same as it was decided."""
         if self.expected_chain is None:
             self.expected_chain = self.expects(self.beside)
         return self.expected_chain
