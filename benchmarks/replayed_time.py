@@ -28,6 +28,7 @@ ENOUGH = 5  # observations of one size from which on their median speaks for it
 PARTS = ("steps", "calls", "choices")
 THOUGHTS = ("nothing to choose", "decided", "held", "weighed", "looked first", "by routine")
 CLASSES = 4  # sizes of steps told apart in each doubling of their rows
+LOOKUP = dict.fromkeys(("ngram", "suffix"), "lookup")  # what needs nothing of the target is one to it
 Size = tuple[int, ...]
 
 
@@ -214,7 +215,7 @@ def kinds_of(batch: Sequence[Work]) -> list[str]:
     how = "sampled" if sampling(batch) else "greedy"
     if any(work.chunk > 1 for work in batch):
         return [f"reading, {how}"]
-    makers = sorted({maker for work in batch for maker in work.tree.drafters})
+    makers = sorted({LOOKUP.get(maker, maker) for work in batch for maker in work.tree.drafters})
     apart = [f"drafted by {' and '.join(makers)}, {how}"] if makers else []
     return [*apart, f"{drafted(batch)}, {how}"]
 
@@ -261,9 +262,11 @@ class ReplayedPolicy(Policy):
         self.time.took_choice(f"{self.thought}, {drafted(batch)}", len(batch), seconds)
 
     def learn(self, batch: list[Work], *, draft: float, rest: float) -> None:
-        start = perf_counter()
+        start, before = perf_counter(), len(self.heard_of.drafts)
         super().learn(batch, draft=draft, rest=rest)
-        self.time.took_choice(f"after {self.thought}, {drafted(batch)}", len(batch), perf_counter() - start)
+        seconds, taken_in = perf_counter() - start, len(self.heard_of.drafts) < before
+        kind = f"after {self.thought}, taken in" if taken_in else f"after {self.thought}, {drafted(batch)}"
+        self.time.took_choice(kind, len(batch), seconds)
 
     @property
     def thought(self) -> str:

@@ -52,7 +52,7 @@ def look(*rates: float, chain: Sequence[float] | None = (), way: Way = CHAIN) ->
     known = RequestPolicy([way, SUFFIX], Past(), 0, crowd=1)
     known.go_by(NOTHING, Plan(way.label, sum(chain), sum(chain), len(chain), 0) if chain else NOTHING)
     known.expected_chain = chain
-    return Look(known, DraftTree.chain([*range(len(rates))], "suffix"), rates, known.chain)
+    return Look(None, known, 1, DraftTree.chain([*range(len(rates))], "suffix"), rates, known.chain)
 
 
 def next_step(its: Look) -> Look:
@@ -62,6 +62,11 @@ def next_step(its: Look) -> Look:
 
 def lengths(looks: Sequence[Look], values: Blocks, called: dict | None = None) -> list[int]:
     return [len(tree) for tree in verified(looks, called or {}, values)]
+
+
+def levels(looks: Sequence[Look], values: Blocks, rate: float = 1.0) -> int:
+    gains = [sum(level) for level in zip(*[its.chain for its in looks], strict=True)]
+    return levels_worth(looks[0].known, gains, len(looks), rate, values)
 
 
 def test_rows_of_a_block_that_is_paid_are_filled_and_another_is_begun_where_it_pays_whole():
@@ -95,7 +100,7 @@ def test_beside_drafts_that_were_called_for_less_room_is_left():
 
 def test_a_tree_is_cut_to_nodes_with_their_parents():
     tree = DraftTree(tokens=[5, 6, 7], parents=[-1, -1, 0], drafters=["suffix"] * 3)
-    kept, _ = verified([Look(look().known, tree, [0.6, 0.2, 0.5]), look()], {}, Blocks(size=2, dear=1.0))
+    kept, _ = verified([Look(None, look().known, 1, tree, [0.6, 0.2, 0.5]), look()], {}, Blocks(size=2, dear=1.0))
     assert (kept.tokens, kept.parents) == ([5, 7], [-1, 0])
 
 
@@ -145,18 +150,18 @@ def test_the_only_request_takes_all_of_its_draft_or_the_one_decided():
 def test_drafts_are_made_as_deep_as_all_who_share_the_call_pay_for():
     one, both = [look(chain=(0.9, 0.4, 0.3))], [look(chain=(0.9, 0.4, 0.3)), look(chain=(0.9, 0.4, 0.1))]
     dear = Blocks(size=8, dear=5.0, price=0.85, run=0.5)
-    assert levels_worth(one, 1.0, dear) == 1 and levels_worth(both, 1.0, dear) == 2
-    assert levels_worth(one, 1.0, Blocks(run=0.2)) == 3 and levels_worth(one, 2.0, Blocks(run=0.2)) == 2
+    assert levels(one, dear) == 1 and levels(both, dear) == 2
+    assert levels(one, Blocks(run=0.2)) == 3 and levels(one, Blocks(run=0.2), rate=2.0) == 2
     assert callers([*one, look()], dear) == {one[0].known: 0}  # a whole draft would not pay
     whole = [look(chain=(0.9, 0.1), way=TREE), look()]
-    assert levels_worth(whole[:1], 1.0, dear) == 2 and callers(whole, dear) == {}  # it takes what it takes
+    assert levels(whole[:1], dear) == 2 and callers(whole, dear) == {}  # it takes what it takes
 
 
 def test_a_call_is_paid_for_as_many_levels_as_are_verified():
     """A block that does not pay is not drafted for, so it must not keep what does pay from being drafted."""
     one = look(chain=(0.9, 0.5, 0.4))
     values = Blocks(size=1, dear=0.6, price=0.5, run=0.3)
-    assert levels_worth([one], 1.0, values) == 3
+    assert levels([one], values) == 3
     assert callers([one, look()], values) == {one.known: 0}  # 0.9 for a call of 0.5; all three levels would take 1.1
     assert callers([one, look()], Blocks(size=1, dear=0.6, price=0.95, run=0.3)) == {}
 

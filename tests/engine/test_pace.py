@@ -89,7 +89,7 @@ def test_nothing_is_known_of_stated_chances_until_what_became_of_them_outweighs_
     seen = []
     for _ in range(40):
         seen.append(known.proven)
-        known.learn(DraftTree.chain([1], "d", chances=[0.3]), {0})
+        known.learn(DraftTree.chain([1], "d", chances=[0.3]), [0])
     assert not seen[0] and seen[-1] and seen == sorted(seen)
 
 

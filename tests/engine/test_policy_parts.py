@@ -16,7 +16,7 @@ from foredraft.engine.policy.acceptance import (
     CHANCE_CENTRES,
     GUESS,
     KIN,
-    LATER,
+    MOST,
     UNSEEN,
     ChanceAcceptance,
     DepthAcceptance,
@@ -322,12 +322,11 @@ PATHS = [0.8, 0.2, 0.4, 0.2]  # its nodes' chances together with all their ances
 
 def test_paths_are_as_likely_as_all_of_their_nodes_together():
     known, unlike = ChanceAcceptance(Past(), ("kind",)), len(CHANCE_CENTRES) * [0.9]
-    known.known = [[*unlike[:1], 0.2, *unlike[2:5], 0.8, *unlike[6:]], [*unlike[:3], 0.5, *unlike[4:]]]  # as stated
-    assert known.path_rates(tree()) == pytest.approx(PATHS)
-    known.known = [[1.0 if later else 0.5] * len(CHANCE_CENTRES) for later in LATER]
-    assert known.path_rates(tree()) == [0.5, 0.5, 0.5, 0.5]
-    known.known = [[0.5 if later else 0.4] * len(CHANCE_CENTRES) for later in LATER]
-    assert known.path_rates(tree()) == [0.4, 0.4, 0.2, 0.1]
+    assert known.path_rates(tree()) == pytest.approx(PATHS)  # as stated
+    known.known = [[*unlike[:1], 1.0, *unlike[2:5], 0.5, *unlike[6:]], [*unlike[:3], 0.8, *unlike[4:]]]
+    assert known.path_rates(tree()) == pytest.approx([0.4, 0.2, 0.16, 0.064])
+    known.known = [[2.0] * len(CHANCE_CENTRES), [2.0] * len(CHANCE_CENTRES)]
+    assert known.path_rates(tree()) == pytest.approx([MOST, 0.4, MOST**2, MOST**3])
 
 
 def test_nodes_that_pay_are_closed_under_parents():
@@ -411,10 +410,10 @@ def test_a_draft_goes_on_as_those_of_its_kind_have_gone_on():
     known = ChanceAcceptance(past, ("kind",))
     assert known.onward == pytest.approx(UNSEEN)
     for _ in range(60):
-        known.learn(chain, {0, 1})  # two were accepted, one was not
+        known.learn(chain, [0, 1])  # two were accepted, one was not
     assert known.onward == pytest.approx(2 / 3, abs=0.05)
     for _ in range(60):
-        known.learn(chain, {0, 1, 2})  # where it ended nobody knows how it goes on
+        known.learn(chain, [0, 1, 2])  # where it ended nobody knows how it goes on
     assert known.onward > 0.9
     assert ChanceAcceptance(past, ("kind",)).onward == pytest.approx(known.going_on.past.mean(UNSEEN, GUESS), abs=0.01)
 
@@ -482,7 +481,7 @@ def test_how_far_a_drafters_chances_may_be_believed():
     def candour(chance: float, hits: int) -> float:
         known = ChanceAcceptance(Past(), ("kind",))
         for place in range(40):
-            known.learn(DraftTree.chain([1], "d", chances=[chance]), {0} if place % 4 < hits else set())
+            known.learn(DraftTree.chain([1], "d", chances=[chance]), [0] if place % 4 < hits else [])
         return known.candour
 
     assert ChanceAcceptance(Past(), ("kind",)).candour == 1.0
@@ -498,16 +497,31 @@ def test_stated_chances_are_corrected_by_what_became_of_them():
     known = ChanceAcceptance(Past(), ("kind",))
     assert rate(0.9) > 0.8 > 0.2 > rate(0.05)
     for _ in range(40):
-        known.learn(DraftTree.chain([1], "d", chances=[0.9]), set())
+        known.learn(DraftTree.chain([1], "d", chances=[0.9]), [])
     assert rate(0.9) < 0.2 and rate(0.9, depth=2) > 0.5 and rate(0.3) > 0.2
+
+
+def test_what_a_text_says_of_some_chances_it_says_of_all():
+    past = Past()
+    usual, harder = ChanceAcceptance(past, ("kind",)), ChanceAcceptance(past, ("kind",))
+    for place in range(80):
+        usual.learn(DraftTree.chain([1], "d", chances=[0.5]), [0] if place % 2 else [])
+    for _ in range(8):
+        harder.learn(DraftTree.chain([1], "d", chances=[0.5]), [])
+    other, below = DraftTree.chain([1], "d", chances=[0.9]), DraftTree.chain([1, 2], "d", chances=[0.9, 0.9])
+    assert harder.path_rates(other)[0] < 0.8 < usual.path_rates(other)[0]
+    first, second = harder.path_rates(below)
+    assert second / first == pytest.approx(0.9)  # deeper ones were not reached
 
 
 def test_every_node_whose_parent_was_accepted_teaches_its_chance():
     way = Way("w", "w", "w", 3, 4)
     known = RequestPolicy([way], Past(), 0)
     known.check(0, tree(), path=[0])
-    tries = [{level: rate.own.tries for level, rate in tried.items()} for tried in known.chances["w"].tried]
-    assert tries == [{1: 1, 5: 1}, {3: 1}]  # 0.8 was hit, 0.2 missed, below the hit 0.5 missed; the last was not tried
+    first, later = known.chances["w"].levels
+    told = [{level: (its.hits, its.tries) for level, its in enumerate(part) if its.tries} for part in (first, later)]
+    # 0.8 was hit, 0.2 missed, below the hit 0.5 missed; the last was not tried
+    assert told == [{1: (0.0, 0.2), 5: (1.0, 0.8)}, {3: (0.0, 0.5)}]
 
 
 def test_an_instant_way_that_brings_nothing_is_asked_seldom():

@@ -129,6 +129,17 @@ class DraftTree:
             node = self.parents[node]
         return nodes[::-1]
 
+    def along(self, tokens: Sequence[int]) -> list[int]:
+        """Nodes that hold `tokens` one after another from the root on, as far as there are any, of distinct siblings."""
+        nodes, end = [], ROOT
+        for node, (token, parent) in enumerate(zip(self.tokens, self.parents, strict=True)):
+            if len(nodes) == len(tokens):
+                break
+            if parent == end and token == tokens[len(nodes)]:
+                nodes.append(node)
+                end = node
+        return nodes
+
     def path_tokens(self, node: int) -> list[int]:
         return [self.tokens[i] for i in self.path(node)]
 

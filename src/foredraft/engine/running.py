@@ -157,6 +157,11 @@ class Work:
         return self.verdict.path if self.verdict else []
 
     @property
+    def written(self) -> list[int]:
+        """Tokens that the step has added, or would have, had nothing ended the text before."""
+        return [self.tree.tokens[node] for node in self.path] + [self.verdict.token] if self.verdict else []
+
+    @property
     def decision_rows(self) -> int:
         """Rows a decision reads: the root's and each node's."""
         return len(self.tree) + 1 if self.decides else 0

@@ -6,7 +6,7 @@ dozen steps. What one shape of a drafter's drafts has met says how hard the text
 """
 
 from bisect import bisect_right
-from collections.abc import Set
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import log, prod, sqrt
@@ -31,6 +31,8 @@ KEPT_TALLIES, KEPT_WORTHS = 16_384, 256  # requests may ask for more shapes of d
 CHANCE_EDGES = (0.1, 0.25, 0.4, 0.55, 0.7, 0.85, 0.95)
 KIN = 5.0  # observations that other kinds of requests are worth to begin with
 LATER = (False, True)
+STATED, TOLD = 2.0, 8.0  # accepted nodes that believing stated chances is worth, and that a text being like others is
+TEXT_FADE = 0.95  # what earlier nodes of a text are worth after each new one, to what is known of its chances
 CANDID = 10.0  # what believing a drafter's chances is worth, in squared logs of a chance
 LEAST_CANDOUR, LEAST_RATE = 0.25, 0.01
 RENEW = 8  # trees after which a drafter's candour is computed again
@@ -44,10 +46,10 @@ class Tally:
     hits: float = 0.0
     tries: float = 0.0
 
-    def add(self, hit: float, fade: float) -> None:
-        """Another outcome."""
+    def add(self, hit: float, fade: float, expected: float = 1.0) -> None:
+        """Another outcome; where hits are counted beside those `expected`, how likely it was."""
         self.hits = self.hits * fade + hit
-        self.tries = self.tries * fade + 1.0
+        self.tries = self.tries * fade + expected
 
     def add_alike(self, hit: float, fade: float, times: int) -> None:
         """So many more outcomes, all alike."""
@@ -67,6 +69,10 @@ class Tally:
         """Posterior mean under a prior of mean `guess` worth `strength` observations."""
         return (self.hits + strength * guess) / (self.tries + strength)
 
+    def likeness(self, strength: float) -> float:
+        """Hits as a multiple of those expected, where believing these is worth `strength` of them."""
+        return (self.hits + strength) / (self.tries + strength)
+
 
 @dataclass(slots=True)
 class Rate:
@@ -78,6 +84,11 @@ class Rate:
     def learn(self, hit: float) -> None:
         self.own.add(hit, FADE)
         self.past.add(hit, PAST_FADE)
+
+    def learn_alike(self, hit: float, times: int) -> None:
+        """So many outcomes, all alike."""
+        self.own.add_alike(hit, FADE, times)
+        self.past.add_alike(hit, PAST_FADE, times)
 
     def estimate(self, guess: float) -> float:
         """The mean, `guess` where nobody has tried."""
@@ -248,7 +259,7 @@ class DepthAcceptance:
         """How likely positions are accepted in this text, as a multiple of what is usual, by that one of its kin that
         was tried most of late."""
         hits, expected = max((kin.evidence for kin in self.kin), key=itemgetter(1), default=(0.0, 0.0))
-        return bounded((hits + ALIKE) / (expected + ALIKE))
+        return bounded(Tally(hits, expected).likeness(ALIKE))
 
     @property
     def evidence(self) -> tuple[float, float]:
@@ -338,19 +349,22 @@ def bounded(likeness: float) -> float:
 
 
 class ChanceAcceptance:
-    """What a drafter's own estimates are worth: acceptance by stated chance, of the root's children and of others.
+    """What a drafter's own estimates are worth: a stated chance is corrected by how often such chances came true in all
+    requests, those of the root's children and of others, and by how this text compares: one factor each, since what a
+    text says of single classes of chances is little, and what it says of all is that they are too high, or too low.
 
     Attributes:
         going_on: Acceptance of the children of what is accepted, whatever their chances.
-        tried: That of the root's children and of others, by class of the chance, of those that were asked for.
-        known: The same as last estimated; none where something was learned since.
+        own: Nodes of this text accepted of the root's children and of others, and how many were to be expected.
+        known: By what stated chances of a class are to be multiplied, as last estimated; none where something was
+            learned since.
         shared: What all requests of the kind share beside what their drafts have taught.
     """
 
     def __init__(self, past: Past, kind: tuple) -> None:
         self.past, self.kind = past, kind
         self.known: list[list[float | None]] = [[None] * len(CHANCE_CENTRES) for _ in LATER]
-        self.tried: tuple[dict[int, Rate], dict[int, Rate]] = ({}, {})
+        self.own = (Tally(), Tally())
         self.shared = past.candours.recall(kind, Candour)
 
     @cached_property
@@ -364,17 +378,12 @@ class ChanceAcceptance:
 
     @property
     def levels(self) -> list[list[Tally]]:
-        """What all requests of the kind have seen, of the root's children and of others, by class of the chance."""
+        """Accepted nodes of all requests of the kind, of the root's children and of others, by class of the chance, and
+        how many the chances stated."""
         shared, places = self.shared, range(len(CHANCE_CENTRES))
         if shared.levels is None or self.past.forgets:
-            shared.levels = [[self.past.tally(*self.kind, "chance", its, later) for its in places] for later in LATER]
+            shared.levels = [[self.past.tally(*self.kind, "stated", its, later) for its in places] for later in LATER]
         return shared.levels
-
-    def rate(self, level: int, later: bool) -> Rate:
-        rate = self.tried[later].get(level)
-        if rate is None:
-            rate = self.tried[later][level] = Rate(self.levels[later][level])
-        return rate
 
     def path_rates(self, tree: DraftTree) -> list[float]:
         """How likely each node is to be accepted together with all its ancestors, [N]; `tree` states chances."""
@@ -383,11 +392,17 @@ class ChanceAcceptance:
             level = bisect_right(CHANCE_EDGES, chance)
             if parent == ROOT:
                 known = first[level]
-                rates.append(self.estimate(level, later=False) if known is None else known)
+                rates.append(min(chance * (self.factor(level, later=False) if known is None else known), MOST))
             else:
                 known = later[level]
-                rates.append(rates[parent] * (self.estimate(level, later=True) if known is None else known))
+                factor = self.factor(level, later=True) if known is None else known
+                rates.append(rates[parent] * min(chance * factor, MOST))
         return rates
+
+    def factor(self, level: int, later: bool) -> float:
+        """By what a stated chance of a class is to be multiplied."""
+        known = self.known[later][level] = self.levels[later][level].likeness(STATED) * self.own[later].likeness(TOLD)
+        return known
 
     @property
     def candour(self) -> float:
@@ -410,26 +425,26 @@ class ChanceAcceptance:
         for tallies in self.levels:
             for centre, past in zip(CHANCE_CENTRES, tallies, strict=True):
                 if past.tries:
-                    stated = log(centre)
-                    fit += past.tries * stated * log(max(past.mean(centre, 1.0), LEAST_RATE))
-                    worth += past.tries * stated * stated
+                    tries, stated = past.tries / centre, log(centre)
+                    fit += tries * stated * log(max(centre * past.likeness(centre), LEAST_RATE))
+                    worth += tries * stated * stated
         return min(max(fit / worth, LEAST_CANDOUR), 1.0 / LEAST_CANDOUR), worth - CANDID
 
-    def estimate(self, level: int, later: bool) -> float:
-        rate = self.rate(level, later)
-        known = self.known[later][level] = rate.estimate(CHANCE_CENTRES[level])
-        return known
-
-    def learn(self, tree: DraftTree, accepted: Set[int]) -> None:
-        """Nodes `accepted` of a tree were; every node whose parent was has been tried."""
+    def learn(self, tree: DraftTree, path: Sequence[int], *, ended: bool = True) -> None:
+        """The nodes of a `path` of the tree were accepted; every node whose parent was has been tried, but for those
+        below the last one unless the path `ended` there: what follows it is not known yet."""
         self.shared.learned += 1
-        parents, chances = tree.parents, tree.chances
-        for _ in accepted:
-            self.going_on.learn(1.0)
-        if max(accepted, default=ROOT) in parents:
+        levels, own, reached = self.levels, self.own, {ROOT, *path}
+        if path:
+            self.going_on.learn_alike(1.0, len(path))
+        if not ended:
+            reached.remove(path[-1])
+        elif (path[-1] if path else ROOT) in tree.parents:
             self.going_on.learn(0.0)
-        for node, parent in enumerate(parents):
-            if parent == ROOT or parent in accepted:
-                level, later = bisect_right(CHANCE_EDGES, chances[node]), parent != ROOT
-                self.rate(level, later).learn(node in accepted)
-                self.known[later][level] = None
+        for node, parent in enumerate(tree.parents):
+            if parent in reached:
+                chance, hit, later = tree.chances[node], node in path, parent != ROOT
+                past = levels[later][bisect_right(CHANCE_EDGES, chance)]
+                own[later].add(hit, TEXT_FADE, min(chance * past.likeness(STATED), MOST))
+                past.add(hit, PAST_FADE, chance)
+        self.known = [[None] * len(CHANCE_CENTRES) for _ in LATER]

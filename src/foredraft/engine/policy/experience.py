@@ -37,7 +37,7 @@ class Experience:
         found = cls()
         try:
             for place, hits, tries in record["tallies"]:
-                found.past.tallies[tuple(place)] = tally_of(hits, tries)
+                found.past.tallies[tuple(place)] = tally_of(hits, tries, counted="stated" not in place)
             for place, worth in record["worths"]:
                 found.past.worths[tuple(place)] = sound(worth)
             for place, tokens, steps in record.get("askings", []):
@@ -52,9 +52,9 @@ class Experience:
         return found
 
 
-def tally_of(hits: float, tries: float) -> Tally:
-    """Raises `ValueError` for counts that cannot be."""
-    if not 0.0 <= sound(hits) <= sound(tries):
+def tally_of(hits: float, tries: float, *, counted: bool = True) -> Tally:
+    """Raises `ValueError` for numbers that cannot be: of tries where they are `counted`, else of hits expected."""
+    if sound(hits) < 0.0 or (counted and hits > sound(tries)):
         raise ValueError(f"{hits} of {tries} were accepted")
     return fewer(Tally(hits, tries))
 

@@ -6,7 +6,7 @@ step are weighed together, at the rate that its seconds have elsewhere.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import zip_longest
 
 from foredraft.core.draft_tree import NO_DRAFT, DraftTree
@@ -17,20 +17,25 @@ from foredraft.engine.policy.request_policy import RequestPolicy
 from foredraft.engine.policy.routine import Pair
 from foredraft.engine.running import Work
 
+TAKEN_IN = 12  # instant drafts that are learned of at once
+
 
 @dataclass(slots=True, eq=False)
 class Look:
     """One request of a step.
 
     Attributes:
-        known: What is known of it.
-        tree: Its instant draft, which may be empty.
+        work, known: The request, and what is known of it.
+        place: The way by which its instant draft was made.
+        tree: That draft, which may be empty.
         rates: How likely each node is to be accepted together with all its ancestors, [N].
         chain: The same of the draft decided, which is still to be made.
         reading: Seconds that its drafter's first reading of the text comes to in each call from now on.
     """
 
+    work: Work
     known: RequestPolicy
+    place: int
     tree: DraftTree
     rates: Sequence[float]
     chain: Sequence[float] = ()
@@ -48,9 +53,10 @@ def look_at(
     """A request with its draft, of `drafts` by id of work, by the way that `firsts` has for it, if there are any."""
     work, known = pair
     tree, chain, reading = drafts.get(id(work)), known.chain, reading_of(work, known, costs, pace)
+    place = firsts.get(known, PLAIN)
     if not tree:
-        return Look(known, NO_DRAFT, (), chain, reading)
-    return Look(known, tree, known.path_rates(firsts[known], tree), chain, reading)
+        return Look(work, known, place, NO_DRAFT, (), chain, reading)
+    return Look(work, known, place, tree, known.path_rates(place, tree), chain, reading)
 
 
 def reading_of(work: Work, known: RequestPolicy, costs: LiveCosts, pace: Pace) -> float:
@@ -103,15 +109,18 @@ def paying(
     """The first so many of the `able` for whom one call makes the step worth most, beside those `called` already: it
     takes as many levels as are verified, since drafts end where their rows are not worth it."""
     drafts = [its.chain if its.known in called else its.rates for its in looks]
-    rate, places = values.pace_rate(len(looks)), []
+    rate, places, gains = values.pace_rate(len(looks)), [], []
     best, count, reading = worth(drafts, values)[0], 0, 0.0
     for many, its in enumerate(able, start=1):
         reading += its.reading
         places.append(looks.index(its))
-        levels = levels_worth(able[:many], rate, values)
+        gains = [more + less for more, less in zip_longest(gains, its.chain, fillvalue=0.0)]
+        levels = levels_worth(its.known, gains, many, rate, values)
         for place in places:
             drafts[place] = looks[place].chain[:levels]
         gain, least = worth(drafts, values)
+        if gain - rate * (call_seconds(its.known, many, 1, values) + reading) <= best:
+            continue
         needed = max([1, *[sum([chance >= least for chance in drafts[place]]) for place in places]])
         value = gain - rate * (call_seconds(its.known, many, needed, values) + reading)
         if value > best:
@@ -119,14 +128,16 @@ def paying(
     return able[:count]
 
 
-def levels_worth(able: Sequence[Look], rate: float, values: Values) -> int:
-    """How many levels of drafts that are made together bring more than another run of their drafter takes."""
-    known, most = able[0].known, max([len(its.chain) for its in able])
-    if not known.ends_itself(known.beside.place):
-        return most
-    first, second = (call_seconds(known, len(able), levels, values) for levels in (1, 2))
-    gains = [sum(rates) for rates in zip_longest(*[its.chain for its in able], fillvalue=0.0)]
-    return next((level for level in range(1, most) if gains[level] < rate * (second - first)), most)
+def levels_worth(known: RequestPolicy, gains: Sequence[float], sharing: int, rate: float, values: Values) -> int:
+    """How many levels of drafts that so many make together, in all of such `gains` by level, bring more than another
+    run of their drafter takes."""
+    if known.ends_itself(known.beside.place):
+        first, second = (call_seconds(known, sharing, levels, values) for levels in (1, 2))
+        another = rate * (second - first)
+        for level, gain in enumerate(gains):
+            if level and gain < another:
+                return level
+    return len(gains)
 
 
 def call_seconds(known: RequestPolicy, sharing: int, levels: int, values: Values) -> float:
@@ -182,3 +193,31 @@ def verified(looks: Sequence[Look], called: Mapping[RequestPolicy, DraftTree], v
 def cut_to(tree: DraftTree, nodes: list[int]) -> DraftTree:
     """Only these nodes of it: each has its parent among them, which is never less likely and comes before it."""
     return tree if len(nodes) == len(tree) else tree.only(sorted(nodes)) if nodes else NO_DRAFT
+
+
+@dataclass(slots=True)
+class Heard:
+    """What became of instant drafts, of several steps: what was read lately is read fastest. Every other step will do.
+
+    Attributes:
+        drafts: Those not yet learned of, and what was written in their place.
+        steps: So far.
+    """
+
+    drafts: list[tuple[RequestPolicy, int, DraftTree, list[int]]] = field(default_factory=list)
+    steps: int = 0
+
+    def note(self, looks: Sequence[Look]) -> None:
+        """A step is over."""
+        self.steps += 1
+        if self.steps % 2:
+            return
+        self.drafts += [(its.known, its.place, its.tree, its.work.written) for its in looks if its.tree]
+        if len(self.drafts) >= TAKEN_IN:
+            self.take_in()
+
+    def take_in(self) -> None:
+        """Learn of all of them."""
+        drafts, self.drafts = self.drafts, []
+        for known, place, tree, written in drafts:
+            known.check_by(place, tree, written)

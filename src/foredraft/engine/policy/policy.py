@@ -16,7 +16,7 @@ from foredraft.engine.policy.holding import hold_for, outlasts, patience, waits
 from foredraft.engine.policy.instant_drafts import InstantDrafts, by_label
 from foredraft.engine.policy.lesson import Call, Lesson, mean_context, prices_of, sampling
 from foredraft.engine.policy.live_costs import LiveCosts, sort_of
-from foredraft.engine.policy.looks import callers, let_grow, look_at, note_calls, verified
+from foredraft.engine.policy.looks import Heard, Look, callers, let_grow, look_at, note_calls, verified
 from foredraft.engine.policy.request_policy import RequestPolicy, drafted
 from foredraft.engine.policy.routine import Pair, Routine, orders_at, routine_of, seats_at
 from foredraft.engine.policy.seat import (
@@ -49,6 +49,7 @@ class Policy:
         deciding: The deciding requests of the current step, each with what is known of it.
         seats: The same at the table; by routine only those who are drafted for.
         beside: Those for whom the way decided drafts although an instant one was asked first.
+        looks, heard_of: Instant drafts of the step by routine, and those of the last ones.
         standings: The last decision about so many requests, by class.
         standing: That of the current step.
         experiment: What the current step tries.
@@ -69,7 +70,7 @@ class Policy:
         self.shortlists, self.taken = Shortlists(), WaysTaken()
         self.costs: LiveCosts | None = None
         self.deciding: list[Pair] = []
-        self.beside: list[Pair] = []
+        self.beside, self.looks, self.heard_of = list[Pair](), list[Look](), Heard()
         self.seats: list[Seat] = []
         self.standings = tuple([Standing(crowd) for crowd in range(len(CROWD_EDGES) + 1)])
         self.standing = self.standings[0]
@@ -211,7 +212,7 @@ class Policy:
     def look_first(self, routine: Routine, pool: SlotPool) -> None:
         """Ask instant ways first, call those drafters whose drafts pay beside these, and verify what does together."""
         firsts, drafts, values = routine.firsts, self.drafts_by(routine.firsts), self.standing.values
-        looks = [look_at(pair, firsts, drafts, self.costs, values.pace) for pair in self.deciding]
+        self.looks = looks = [look_at(pair, firsts, drafts, self.costs, values.pace) for pair in self.deciding]
         calling, called = callers(looks, values) if routine.calls else {}, {}
         note_calls(looks, calling, values.pace)
         if calling:
@@ -224,7 +225,7 @@ class Policy:
             if place != routine.places.get(its, PLAIN):
                 routine.taken[its, place] += 1
             if tree and self.heard:
-                self.seats.append(Seat(work, its, depth_of(work), place, its.steps))
+                self.seats.append(Seat(work, its, depth_of(work), place, its.steps, told=its not in calling))
 
     def weigh_alone(self, routine: Routine, pool: SlotPool) -> None:
         """Draft for the only request by the way decided, or by an instant one whose draft is worth more, and leave out
@@ -232,10 +233,11 @@ class Policy:
         [(work, its)] = self.deciding
         seat, fresh = Seat(work, its, depth_of(work), step=its.steps), []
         self.instant.ask_again([seat], self.standing.prices, None)
+        self.looks = [Look(work, its, place, offer.tree, offer.rates) for place, offer in seat.offers.items()]
         seat.place = seat.best(self.standing.values)[0].place
         if seat.place == PLAIN:
             return
-        self.seats = [seat]
+        self.seats, seat.told = [seat], seat.place in seat.offers
         if seat.place == its.base.place:
             fresh = [(seat, self.drafts_by(routine.places)[id(work)])]
         else:
@@ -265,7 +267,7 @@ class Policy:
 
     def forget_step(self) -> None:
         """What the step before has left belongs to its own lesson."""
-        self.deciding, self.seats, self.beside, self.experiment = [], [], [], None
+        self.deciding, self.seats, self.beside, self.looks, self.experiment = [], [], [], [], None
         self.called, self.surplus, self.calls, self.by_routine, self.networked = 0.0, 0.0, [], False, False
         self.instant.seconds, self.instant.calls = 0.0, []
 
@@ -412,6 +414,7 @@ class Policy:
         self.standing.routine.note(batch)
         for work, its in self.beside:
             its.saw_further(len(work.tree), len(work.path))
+        self.heard_of.note(self.looks)
         if not self.noted:
             self.standing.routine.passed(draft + rest)
             for seat in self.seats:
@@ -422,12 +425,7 @@ class Policy:
             seat.work.let_go()
 
     def note(
-        self,
-        seats: Sequence[Seat],
-        batch: list[Work],
-        free: list[SpeculationStatistics],
-        draft: float,
-        rest: float,
+        self, seats: Sequence[Seat], batch: list[Work], free: list[SpeculationStatistics], draft: float, rest: float
     ) -> Lesson:
         """Keep what a step has taught until somebody decides."""
         teaches = self.standing.teaches
@@ -461,6 +459,7 @@ class Policy:
     def take_in(self) -> None:
         """Learn all lessons noted."""
         self.settle()
+        self.heard_of.take_in()
         lessons, self.lessons = self.lessons, []
         for lesson in lessons:
             self.learn_of_step(lesson)

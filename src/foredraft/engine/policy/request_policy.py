@@ -203,7 +203,8 @@ class RequestPolicy:
         if growth is not None and growth.steps:
             way = self.ways[self.beside.place]
             steps = values.steps_with(way.label, sharing * way.depth, requests, nodes)
-            self.growth[key] = replace(growth, steps=steps)
+            if steps is not growth.steps:
+                self.growth[key] = replace(growth, steps=steps)
 
     def saw_further(self, nodes: int, tokens: int) -> None:
         """A draft by the plan beside instant ones, of so many nodes, has brought so many tokens."""
@@ -393,7 +394,14 @@ class RequestPolicy:
         Probes cost rows and are no guesses: nothing is learned of them.
         """
         if drafted.chances is not None:
-            self.chances[self.ways[place].kind].learn(drafted.guesses, set(path))
+            self.chances[self.ways[place].kind].learn(drafted.guesses, path)
+
+    def check_by(self, place: int, drafted: DraftTree, written: Sequence[int]) -> None:
+        """As `check` of an instant draft, whether it was verified or not, by what was `written` in its place: else a
+        text whose drafts were once not worth their rows would never be believed again."""
+        drafted = drafted.guesses
+        path = drafted.along(written)
+        self.chances[self.ways[place].kind].learn(drafted, path, ended=len(path) < len(written))
 
     def learn(
         self, place: int, drafted: DraftTree, path: Sequence[int], depth: int, step: int, further: float = 0.0

@@ -72,6 +72,7 @@ class Seat:
         place: The way chosen for it; `PLAIN` for none.
         step: The request's step.
         offers: Instant drafts, by way.
+        told: Whether what became of its draft is learned otherwise.
     """
 
     work: Work
@@ -80,6 +81,7 @@ class Seat:
     place: int = PLAIN
     step: int = 0
     offers: dict[int, Offer] = field(default_factory=dict)
+    told: bool = False
 
     @property
     def begins(self) -> bool:
@@ -207,7 +209,7 @@ class Seat:
         if self.place == PLAIN:
             return
         known, tree, path = self.known, self.work.tree, self.work.path
-        if teaches:
+        if teaches and not self.told:
             known.check(self.place, tree, path)
         if self.place in known.asked_by_all:
             known.learn_rows(self.place, len(tree))
