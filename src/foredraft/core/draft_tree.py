@@ -130,7 +130,7 @@ class DraftTree:
         return nodes[::-1]
 
     def along(self, tokens: Sequence[int]) -> list[int]:
-        """Nodes that hold `tokens` one after another from the root on, as far as there are any, of distinct siblings."""
+        """Nodes that hold `tokens` one after another from the root on, as far as there are any; siblings differ."""
         nodes, end = [], ROOT
         for node, (token, parent) in enumerate(zip(self.tokens, self.parents, strict=True)):
             if len(nodes) == len(tokens):
