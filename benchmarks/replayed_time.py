@@ -28,7 +28,7 @@ ENOUGH = 5  # observations of one size from which on their median speaks for it
 PARTS = ("steps", "calls", "choices")
 THOUGHTS = ("nothing to choose", "decided", "held", "weighed", "looked first", "by routine")
 CLASSES = 4  # sizes of steps told apart in each doubling of their rows
-LOOKUP = dict.fromkeys(("ngram", "suffix"), "lookup")  # what needs nothing of the target is one to it
+LOOKUP = dict.fromkeys(("ngram", "suffix"), "lookup")  # they ask nothing of the target: its steps are alike
 Size = tuple[int, ...]
 
 

@@ -32,6 +32,13 @@ def test_children_depths_and_paths_agree(paths):
     assert tree.path(ROOT) == []
 
 
+def test_what_was_written_leads_along_the_tree_as_far_as_there_are_nodes():
+    tree = DraftTree(tokens=[5, 6, 7, 6, 8], parents=[-1, -1, 0, 1, 2], drafters=["d"] * 5)
+    assert tree.along([5, 7, 8, 9]) == [0, 2, 4]
+    assert tree.along([6, 6, 7]) == [1, 3]
+    assert tree.along([5]) == [0] and tree.along([7, 8]) == tree.along([]) == []
+
+
 def test_a_chain_is_a_tree_of_single_children():
     chain = DraftTree.chain([5, 5, 7], "x")
     assert chain.parents == [-1, 0, 1] and chain.is_chain and chain.depths == [1, 2, 3]

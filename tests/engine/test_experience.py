@@ -70,6 +70,8 @@ def test_a_record_brings_everything_back_but_part_of_its_weight():
         {"tallies": [[[0, 0], -1.0, 2.0]]},
         {"tallies": [[[0, 0], float("nan"), 2.0]]},
         {"tallies": [[[0, [1]], 1.0, 2.0]]},
+        {"tallies": [[[0, "suffix", "stated", 3, True], 1.0, float("nan")]]},
+        {"tallies": [[[0, "suffix", "stated", 3, True], -1.0, 2.0]]},
         {"worths": [[[0], "much"]]},
         {"worths": {"a": 1}},
         {"askings": [[[0], 1.0, "many"]]},

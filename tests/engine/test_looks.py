@@ -11,7 +11,18 @@ from foredraft.core.draft_tree import DraftTree
 from foredraft.drafters.growth import Growth
 from foredraft.engine.policy.acceptance import Past
 from foredraft.engine.policy.allocation import NOTHING, Plan, Values
-from foredraft.engine.policy.looks import Look, callers, let_grow, levels_worth, look_at, note_calls, verified, worth
+from foredraft.engine.policy.looks import (
+    TAKEN_IN,
+    Heard,
+    Look,
+    callers,
+    let_grow,
+    levels_worth,
+    look_at,
+    note_calls,
+    verified,
+    worth,
+)
 from foredraft.engine.policy.pace import SELDOM, Pace
 from foredraft.engine.policy.request_policy import RequestPolicy
 from foredraft.engine.way import Way
@@ -288,3 +299,19 @@ def test_nodes_cost_what_the_step_takes_at_the_pace_that_steps_have():
     assert values.nodes_cost(4, 8)[8] == 16.0 and values.pace_rate(4) == 4.0
     assert 0 < values.least_row(4) < 4.0
     assert len(values.nodes_cost(4, 100)) > 100
+
+
+def test_instant_drafts_are_learned_of_several_at_once_and_from_every_other_step():
+    heard, its, steps = Heard(), look(0.5), 0
+    its.tree.chances = [0.5]
+    its.work = SimpleNamespace(written=[0, 9])
+    first = its.known.chances["suffix"].levels[False]
+    while not any(tally.tries for tally in first):
+        heard.note([its, look()])  # who had no draft says nothing
+        steps += 1
+    assert steps == 2 * TAKEN_IN and heard.drafts == []
+    heard.note([its])
+    heard.note([its])
+    before = sum(tally.hits for tally in first)
+    heard.take_in()
+    assert sum(tally.hits for tally in first) > before

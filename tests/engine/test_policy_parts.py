@@ -524,6 +524,20 @@ def test_every_node_whose_parent_was_accepted_teaches_its_chance():
     assert told == [{1: (0.0, 0.2), 5: (1.0, 0.8)}, {3: (0.0, 0.5)}]
 
 
+def test_what_was_written_teaches_of_nodes_that_were_not_verified():
+    draft = DraftTree.chain([1, 2, 3], "s", chances=[0.5, 0.6, 0.8])
+
+    def tried(written: list[int]) -> list[tuple[float, float]]:
+        known = RequestPolicy([Way("s", "s", "s", 3, 3, instant=True)], Past(), 0)
+        known.check_by(0, draft, written)
+        return [(its.hits, its.tries) for part in known.chances["s"].levels for its in part if its.tries]
+
+    assert tried([9]) == [(0.0, 0.5)]
+    assert tried([1, 9]) == [(1.0, 0.5), (0.0, 0.6)]
+    assert tried([1, 2]) == [(1.0, 0.5), (1.0, 0.6)]  # what follows is not known yet
+    assert tried([1, 2, 3, 9]) == [(1.0, 0.5), (1.0, 0.6), (1.0, 0.8)]
+
+
 def test_an_instant_way_that_brings_nothing_is_asked_seldom():
     known = RequestPolicy([Way("s", "s", "s", 3, 3, instant=True)], Past(), 0)
     asked = []

@@ -6,7 +6,7 @@ goes on. Published as a service ("predicted outputs"), not as a paper; how place
 
 from collections.abc import Callable
 
-from foredraft.core.draft_tree import ROOT, DraftTree
+from foredraft.core.draft_tree import DraftTree
 from foredraft.core.errors import require
 from foredraft.core.request import Request
 from foredraft.core.speculation_config import SpeculationConfig
@@ -134,12 +134,9 @@ def merged_chances(tree: DraftTree, paths: list[Path]) -> list[float]:
     """Each node's chance by the path that gives it most."""
     chances = [0.0] * len(tree)
     for path in paths:
-        row = ROOT
-        for token, chance in path:
-            row = next((child for child in tree.children[row + 1] if tree.tokens[child] == token), None)
-            if row is None:
-                break
-            chances[row] = max(chances[row], chance)
+        nodes = tree.along([token for token, _ in path])
+        for node, (_, chance) in zip(nodes, path, strict=False):
+            chances[node] = max(chances[node], chance)
     return chances
 
 

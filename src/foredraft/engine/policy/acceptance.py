@@ -69,10 +69,6 @@ class Tally:
         """Posterior mean under a prior of mean `guess` worth `strength` observations."""
         return (self.hits + strength * guess) / (self.tries + strength)
 
-    def likeness(self, strength: float) -> float:
-        """Hits as a multiple of those expected, where believing these is worth `strength` of them."""
-        return (self.hits + strength) / (self.tries + strength)
-
 
 @dataclass(slots=True)
 class Rate:
@@ -259,7 +255,7 @@ class DepthAcceptance:
         """How likely positions are accepted in this text, as a multiple of what is usual, by that one of its kin that
         was tried most of late."""
         hits, expected = max((kin.evidence for kin in self.kin), key=itemgetter(1), default=(0.0, 0.0))
-        return bounded(Tally(hits, expected).likeness(ALIKE))
+        return bounded(Tally(hits, expected).mean(1.0, ALIKE))
 
     @property
     def evidence(self) -> tuple[float, float]:
@@ -401,7 +397,7 @@ class ChanceAcceptance:
 
     def factor(self, level: int, later: bool) -> float:
         """By what a stated chance of a class is to be multiplied."""
-        known = self.known[later][level] = self.levels[later][level].likeness(STATED) * self.own[later].likeness(TOLD)
+        known = self.known[later][level] = self.levels[later][level].mean(1.0, STATED) * self.own[later].mean(1.0, TOLD)
         return known
 
     @property
@@ -426,7 +422,7 @@ class ChanceAcceptance:
             for centre, past in zip(CHANCE_CENTRES, tallies, strict=True):
                 if past.tries:
                     tries, stated = past.tries / centre, log(centre)
-                    fit += tries * stated * log(max(centre * past.likeness(centre), LEAST_RATE))
+                    fit += tries * stated * log(max(centre * past.mean(1.0, centre), LEAST_RATE))
                     worth += tries * stated * stated
         return min(max(fit / worth, LEAST_CANDOUR), 1.0 / LEAST_CANDOUR), worth - CANDID
 
@@ -445,6 +441,6 @@ class ChanceAcceptance:
             if parent in reached:
                 chance, hit, later = tree.chances[node], node in path, parent != ROOT
                 past = levels[later][bisect_right(CHANCE_EDGES, chance)]
-                own[later].add(hit, TEXT_FADE, min(chance * past.likeness(STATED), MOST))
+                own[later].add(hit, TEXT_FADE, min(chance * past.mean(1.0, STATED), MOST))
                 past.add(hit, PAST_FADE, chance)
         self.known = [[None] * len(CHANCE_CENTRES) for _ in LATER]

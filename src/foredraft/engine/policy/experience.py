@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import isfinite
+from math import inf, isfinite
 from typing import Any
 
 from foredraft.engine.policy.acceptance import Past, Tally
@@ -54,7 +54,7 @@ class Experience:
 
 def tally_of(hits: float, tries: float, *, counted: bool = True) -> Tally:
     """Raises `ValueError` for numbers that cannot be: of tries where they are `counted`, else of hits expected."""
-    if sound(hits) < 0.0 or (counted and hits > sound(tries)):
+    if not 0.0 <= sound(hits) <= (sound(tries) if counted else inf) or sound(tries) < 0.0:
         raise ValueError(f"{hits} of {tries} were accepted")
     return fewer(Tally(hits, tries))
 
