@@ -99,17 +99,17 @@ def test_what_asking_has_brought_is_learned_from_what_was_accepted():
     assert one.known.asked_worth(1) == pytest.approx(-0.5, abs=0.01)
 
 
-def test_a_lone_chain_that_ended_by_itself_was_not_refused():
-    """What lies behind it counts as tokens behind others do; beside others it was cut, and the next one will be."""
+def test_a_chain_that_ended_by_itself_was_not_refused():
+    """What lies behind it counts as tokens behind others do; beside many it was cut, and the next one will be."""
     outcomes = {}
-    for crowd, nodes, accepted in ((ALONE, 2, 2), (ALONE, 2, 1), (ALONE, 0, 0), (FEW, 2, 2)):
+    for crowd, nodes, accepted in ((ALONE, 2, 2), (ALONE, 2, 1), (ALONE, 0, 0), (FEW, 2, 2), (FEW, 2, 1), (MANY, 2, 2)):
         own, heard = seat(crowd), []
         own.known.ways = [replace(MODEL, stepwise=True), SUFFIX, LOOKUP]
         own.work.tree, own.work.path, own.place = DraftTree.chain([1] * nodes, "model"), list(range(accepted)), 0
         own.known.learn = lambda *given, heard=heard: heard.append(given)
         own.learn_of_draft()
         outcomes[crowd, nodes, accepted] = heard[0][-1]
-    assert outcomes.pop((ALONE, 2, 2)) == own.known.onward(0) > 0.0
+    assert outcomes.pop((ALONE, 2, 2)) == outcomes.pop((FEW, 2, 2)) == own.known.onward(0) > 0.0
     assert set(outcomes.values()) == {0.0}
 
 

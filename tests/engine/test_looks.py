@@ -75,9 +75,9 @@ def lengths(looks: Sequence[Look], values: Blocks, called: dict | None = None) -
     return [len(tree) for tree in verified(looks, called or {}, values)]
 
 
-def levels(looks: Sequence[Look], values: Blocks, rate: float = 1.0) -> int:
+def levels(looks: Sequence[Look], values: Blocks) -> int:
     gains = [sum(level) for level in zip(*[its.chain for its in looks], strict=True)]
-    return levels_worth(looks[0].known, gains, len(looks), rate, values)
+    return levels_worth(looks[0].known, gains, len(looks), len(looks), values)
 
 
 def test_rows_of_a_block_that_is_paid_are_filled_and_another_is_begun_where_it_pays_whole():
@@ -162,7 +162,7 @@ def test_drafts_are_made_as_deep_as_all_who_share_the_call_pay_for():
     one, both = [look(chain=(0.9, 0.4, 0.3))], [look(chain=(0.9, 0.4, 0.3)), look(chain=(0.9, 0.4, 0.1))]
     dear = Blocks(size=8, dear=5.0, price=0.85, run=0.5)
     assert levels(one, dear) == 1 and levels(both, dear) == 2
-    assert levels(one, Blocks(run=0.2)) == 3 and levels(one, Blocks(run=0.2), rate=2.0) == 2
+    assert levels(one, Blocks(run=0.2)) == 3 and levels(one, Blocks(run=0.4)) == 2
     assert callers([*one, look()], dear) == {one[0].known: 0}  # a whole draft would not pay
     whole = [look(chain=(0.9, 0.1), way=TREE), look()]
     assert levels(whole[:1], dear) == 2 and callers(whole, dear) == {}  # it takes what it takes
@@ -172,7 +172,7 @@ def test_a_call_is_paid_for_as_many_levels_as_are_verified():
     """A block that does not pay is not drafted for, so it must not keep what does pay from being drafted."""
     one = look(chain=(0.9, 0.5, 0.4))
     values = Blocks(size=1, dear=0.6, price=0.5, run=0.3)
-    assert levels([one], values) == 3
+    assert levels([one], values) == 1 and levels([one], Blocks(size=3, dear=0.6, run=0.3)) == 3
     assert callers([one, look()], values) == {one.known: 0}  # 0.9 for a call of 0.5; all three levels would take 1.1
     assert callers([one, look()], Blocks(size=1, dear=0.6, price=0.95, run=0.3)) == {}
 

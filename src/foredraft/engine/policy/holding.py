@@ -9,7 +9,7 @@ from foredraft.engine.running import Work
 HOLD_STEPS, HOLD_MORE = 3, 7  # further steps for which a decision stands at least, of few requests and of many
 DECIDING, DECIDING_EACH = 5e-4, 3e-4  # seconds that a decision takes, and more for each request
 DECIDING_SHARE = 0.02  # of the time that deciding may take: where steps are short, decisions stand for longer
-DECIDING_SHARE_FEW = 0.01  # and beside few others: each of their steps weighs what there is to verify
+DECIDING_SHARE_FEW = 0.005  # and beside few others: what is decided then is drafted as if nobody had an instant draft
 HOLD_MOST, HOLD_MOST_BESIDE = 32, 48
 HOLD_WEIGHED = 24  # and where drafts are weighed in every step: which of them are worth asking for changes sooner
 HOLD_UNTRIED = 16  # and where nobody has seen yet what some call for so many requests takes: it may be much more

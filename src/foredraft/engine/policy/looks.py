@@ -115,7 +115,7 @@ def paying(
         reading += its.reading
         places.append(looks.index(its))
         gains = [more + less for more, less in zip_longest(gains, its.chain, fillvalue=0.0)]
-        levels = levels_worth(its.known, gains, many, rate, values)
+        levels = levels_worth(its.known, gains, many, len(looks), values)
         for place in places:
             drafts[place] = looks[place].chain[:levels]
         gain, least = worth(drafts, values)
@@ -128,14 +128,15 @@ def paying(
     return able[:count]
 
 
-def levels_worth(known: RequestPolicy, gains: Sequence[float], sharing: int, rate: float, values: Values) -> int:
-    """How many levels of drafts that so many make together, in all of such `gains` by level, bring more than another
-    run of their drafter takes."""
+def levels_worth(known: RequestPolicy, gains: Sequence[float], sharing: int, requests: int, values: Values) -> int:
+    """How many levels of drafts that so many of the `requests` make together, in all of such `gains` by level, bring
+    more than another run of their drafter takes, and their rows where nobody else has any."""
     if known.ends_itself(known.beside.place):
+        rate, rows = values.pace_rate(requests), values.nodes_cost(requests, sharing * len(gains))
         first, second = (call_seconds(known, sharing, levels, values) for levels in (1, 2))
         another = rate * (second - first)
         for level, gain in enumerate(gains):
-            if level and gain < another:
+            if level and gain < another + rows[(level + 1) * sharing] - rows[level * sharing]:
                 return level
     return len(gains)
 

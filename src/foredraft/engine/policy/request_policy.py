@@ -262,7 +262,7 @@ class RequestPolicy:
         way = self.ways[place]
         acceptance, usual = self.depths[way.kind], self.usual_rows(place)
         rows, gain = round(usual), min(acceptance.expected[depth], usual)
-        if self.crowd == 0 and usual < depth and self.ends_itself(place):
+        if self.crowd < MANY_CLASS and usual < depth and self.ends_itself(place):
             gain = acceptance.expected_at(usual)
         if not hopeful:
             return Plan(way.label, gain, gain, rows, place, 0.0, self.fixed)

@@ -11,7 +11,7 @@ from foredraft.engine import step
 from foredraft.engine.policy.allocation import NOTHING, PLAIN, Plan, Prices, Values, soundest
 from foredraft.engine.policy.live_costs import LiveCosts, size_class
 from foredraft.engine.policy.pace import calls_to_come
-from foredraft.engine.policy.request_policy import RequestPolicy
+from foredraft.engine.policy.request_policy import MANY_CLASS, RequestPolicy
 from foredraft.engine.running import Work
 from foredraft.model.slot_pool import SlotPool
 
@@ -229,16 +229,16 @@ class Seat:
         """Note what became of the draft by the way chosen, one that is not instant.
 
         Beside others it was cut to what paid then, and the next one will be: only what was verified counts. Alone, what
-        was left out is believed to be worth what its drafter said, since the next one may go elsewhere; and behind a
-        chain that ended by itself, when all of it was accepted, as much as behind other tokens.
+        was left out is believed to be worth what its drafter said, since the next one may go elsewhere. Behind a chain
+        that ended by itself, when all of it was accepted, the next token is believed to be worth as much as behind
+        others, but beside many: else chains that were cut where they were dear would never be believed to go further.
         """
-        tree, path, further, offer = self.work.tree, self.work.path, 0.0, self.offers.get(self.place)
-        if self.known.crowd == 0:
-            if offer:
-                tree, further = offer.tree, offer.further(path)
-            elif 0 < len(path) == len(tree) and self.known.ends_itself(self.place):
-                further = self.known.onward(self.place)
-        self.known.learn(self.place, tree, path, self.depth, self.step, further)
+        known, tree, path, further, offer = self.known, self.work.tree, self.work.path, 0.0, self.offers.get(self.place)
+        if known.crowd == 0 and offer:
+            tree, further = offer.tree, offer.further(path)
+        elif known.crowd < MANY_CLASS and 0 < len(path) == len(tree) and known.ends_itself(self.place):
+            further = known.onward(self.place)
+        known.learn(self.place, tree, path, self.depth, self.step, further)
 
     def judge(self, values: Values) -> None:
         """Note what each instant draft is worth beyond those before it: two that find the same are not both worth
