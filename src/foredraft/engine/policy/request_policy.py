@@ -45,7 +45,7 @@ class RequestPolicy:
         gains: Accepted tokens that an instant way has lately expected of its drafts, by way.
         asked, patience: The step an instant way was last asked in, and steps until the next where it does not pay.
         crowd: Class of how many requests it is served beside: chains are cut shorter where rows are dearer, and what
-            lies beyond a cut counts as not accepted.
+            lies beyond a cut beside many counts as not accepted.
         instant, slow: Ways that are, and those of the others that are decided about.
         called: Drafters that have been asked.
         saved: Tokens that each drafter has brought, less those that its time and rows have cost, and less what the best

@@ -230,8 +230,8 @@ class Seat:
 
         Beside others it was cut to what paid then, and the next one will be: only what was verified counts. Alone, what
         was left out is believed to be worth what its drafter said, since the next one may go elsewhere. Behind a chain
-        that ended by itself, when all of it was accepted, the next token is believed to be worth as much as behind
-        others, but beside many: else chains that were cut where they were dear would never be believed to go further.
+        that ended by itself, when all of it was accepted, the next token is believed to be as likely as behind
+        others, unless it was cut beside many: else chains cut where they were dear would never be believed to go on.
         """
         known, tree, path, further, offer = self.known, self.work.tree, self.work.path, 0.0, self.offers.get(self.place)
         if known.crowd == 0 and offer:
